@@ -1,0 +1,104 @@
+"""Static memory per device: parameters, gradients, optimizer state, what FSDP gathers. Plain arithmetic, no torch."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from planner.graph import StaticMemory
+from planner.units import DTYPE_BYTES
+
+# Sharded data-parallel training gathers the block in use and prefetches the next one.
+# Source: FSDP2 (torch/distributed/fsdp/_fully_shard), one all-gather ahead by default.
+GATHERED_BLOCKS = 2
+# Block-wise 8-bit states: one byte an element, one float32 scale per 256 elements (bitsandbytes, Dettmers et al. 2022).
+_QUANTIZED_STATE_BYTES = 1 + 4 / 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterInfo:
+    """One parameter, shared ones once."""
+
+    fqn: str
+    shape: tuple[int, ...]
+    is_trainable: bool
+    block: str | None  # the repeated block it lies in; None for the root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerCost:
+    """Bytes an optimizer holds, and adds during its step, per trainable element of `element_bytes` bytes."""
+
+    states: float  # copies of the parameters, in the parameters' dtype
+    state_bytes: float = 0.0  # bytes per element besides
+    transients: float = 0.0  # copies of the parameters alive at once within the step
+
+
+# Transients: the default multi-tensor ("foreach") AdamW keeps the square roots of the second moments of all parameters
+# at once (torch/optim/adam.py, exp_avg_sq_sqrt); SGD with momentum updates in place; 8-bit and Lion kernels are fused.
+OPTIMIZER_COSTS: Mapping[str, OptimizerCost] = {
+    "adamw": OptimizerCost(states=2, transients=1),
+    "adam": OptimizerCost(states=2, transients=1),
+    "adamw-8bit": OptimizerCost(states=0, state_bytes=2 * _QUANTIZED_STATE_BYTES),
+    "lion": OptimizerCost(states=1, transients=1),
+    "sgd": OptimizerCost(states=0),
+    "sgd-momentum": OptimizerCost(states=1),
+    "adafactor": OptimizerCost(states=0, transients=1),
+    "none": OptimizerCost(states=0),
+}
+
+
+def static_memory(
+    parameters: Iterable[ParameterInfo],
+    *,
+    buffer_bytes: int,
+    parameter_dtype: str,
+    compute_dtype: str,
+    optimizer: str,
+    fsdp: int,
+) -> StaticMemory:
+    """Bytes per device for the given parameters.
+
+    Args:
+        parameters: every parameter once.
+        buffer_bytes: all buffers; they are not sharded.
+        parameter_dtype: dtype the parameters, their gradients and optimizer states are stored in.
+        compute_dtype: dtype that FSDP gathers in.
+        optimizer: a key of `OPTIMIZER_COSTS`.
+        fsdp: data-parallel shards; everything static is divided by it.
+    """
+    table = tuple(parameters)
+    cost = OPTIMIZER_COSTS[optimizer]
+    width = DTYPE_BYTES[parameter_dtype]
+    elements = sum(prod(item.shape) for item in table)
+    trainable = sum(prod(item.shape) for item in table if item.is_trainable)
+    states = trainable * (cost.states * width + cost.state_bytes)
+    if optimizer == "adafactor":
+        states = sum(_factored_elements(item.shape) for item in table if item.is_trainable) * DTYPE_BYTES["float32"]
+    return StaticMemory(
+        parameters_bytes=_share(elements * width, fsdp) + buffer_bytes,
+        gradients_bytes=_share(trainable * width, fsdp),
+        optimizer_bytes=_share(int(states), fsdp),
+        optimizer_transient_bytes=_share(int(trainable * width * cost.transients), fsdp),
+        unsharded_bytes=_gathered_elements(table) * DTYPE_BYTES[compute_dtype] if fsdp > 1 else 0,
+    )
+
+
+def _share(size_bytes: int, shards: int) -> int:
+    return -(-size_bytes // shards)
+
+
+def _factored_elements(shape: tuple[int, ...]) -> int:
+    """Elements of Adafactor's second moments: a row and a column per matrix (Shazeer and Stern 2018)."""
+    if len(shape) < 2:
+        return prod(shape)
+    return prod(shape[:-2]) * (shape[-2] + shape[-1])
+
+
+def _gathered_elements(parameters: tuple[ParameterInfo, ...]) -> int:
+    """Elements gathered at once: the root unit, which stays, and the largest blocks in flight."""
+    blocks: dict[str, int] = {}
+    for item in parameters:
+        if item.block is not None:
+            blocks[item.block] = blocks.get(item.block, 0) + prod(item.shape)
+    root = sum(prod(item.shape) for item in parameters if item.block is None)
+    return root + sum(sorted(blocks.values(), reverse=True)[:GATHERED_BLOCKS])

@@ -1,0 +1,145 @@
+"""Device profiles: what one accelerator can hold and do, with the source of every number.
+
+The numbers live in ``profiles/*.yaml``. A spec may also describe a device itself, or name a profile file of
+its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.errors import DeviceError, UnitError
+from planner.units import parse_bytes
+from planner.validation import check, did_you_mean
+from planner.yaml_source import SourcedDocument, load_yaml
+
+DEFAULT_DEVICE = "h100-80gb"
+
+_PROFILES = Path(__file__).with_name("profiles")
+_PROFILE_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """One accelerator and its link to the host.
+
+    Attributes:
+        name: The profile's name, or "custom" for a device described in a spec.
+        memory_bytes: Device memory, as marketed: drivers report somewhat more, the CUDA context takes
+            somewhat less.
+        peak_flops_per_s: Dense matrix rates by dtype name. "float32" is with TF32 off; "tf32" has its own
+            key.
+        memory_bytes_per_s: Peak device-memory bandwidth.
+        host_link_bytes_per_s: What copies to or from pinned host memory reach, in each direction.
+        matmul_efficiency: The fraction of the peak rate that large matrix products reach.
+        attention_efficiency: The same for fused attention kernels.
+        bandwidth_efficiency: The fraction of the peak bandwidth that streaming kernels reach.
+        launch_s: From the end of one small kernel to the start of the next.
+        sources: Where each number comes from, by its key in the profile file.
+    """
+
+    name: str
+    memory_bytes: int
+    peak_flops_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    host_link_bytes_per_s: float
+    matmul_efficiency: float
+    attention_efficiency: float
+    bandwidth_efficiency: float
+    launch_s: float
+    sources: Mapping[str, str]
+
+
+# The keys that a device described in a spec may leave out.
+_ASSUMED_KEYS = (
+    "peak_flops_per_s",
+    "memory_bytes_per_s",
+    "host_link_bytes_per_s",
+    "matmul_efficiency",
+    "attention_efficiency",
+    "bandwidth_efficiency",
+    "launch_s",
+)
+
+
+def device_names() -> tuple[str, ...]:
+    """The names of the profiles that come with the planner, sorted."""
+    return tuple(sorted(path.stem for path in _PROFILES.glob("*.yaml")))
+
+
+def load_device(
+    device: str | Mapping[str, Any],
+    *,
+    source: SourcedDocument | None = None,
+    directory: str | Path = ".",
+) -> DeviceProfile:
+    """The profile that a name, a profile file or a mapping describes.
+
+    A mapping needs only ``memory``. What it leaves out is taken from the H100-80GB profile, and its sources
+    say so.
+
+    Args:
+        device: A name from `device_names`, the path of a profile file (it ends in .yaml), or a mapping with
+            the keys of one.
+        source: The file in which ``device`` stands under the key "device"; errors then point into it.
+        directory: Where relative paths start.
+
+    Raises:
+        DeviceError: There is no such device, or its description does not fit.
+    """
+    if not isinstance(device, str):
+        return _custom_device(device, source)
+    if device.endswith(_PROFILE_SUFFIXES):
+        path = Path(directory) / device
+        return _build(load_yaml(path, error_type=DeviceError), default_name=path.stem)
+    if device in device_names():
+        return _build(load_yaml(_PROFILES / f"{device}.yaml", error_type=DeviceError), default_name=device)
+    place = source or SourcedDocument(data=None, lines={}, path="device")
+    raise place.error(
+        f"unknown device {device!r}",
+        ("device",) if source else (),
+        hint=did_you_mean(device, device_names(), plural="known devices"),
+        error_type=DeviceError,
+    )
+
+
+def _custom_device(device: Mapping[str, Any], source: SourcedDocument | None) -> DeviceProfile:
+    if source is None:
+        return _build(SourcedDocument(data=dict(device), lines={}, path="device"), default_name="custom")
+    inside = {key[1:]: position for key, position in source.lines.items() if key[:1] == ("device",)}
+    document = SourcedDocument(data=dict(device), lines=inside, path=source.path)
+    try:
+        return _build(document, default_name="custom")
+    except DeviceError as error:
+        key = f"device.{error.key}" if error.key else "device"
+        raise DeviceError(
+            error.message, path=error.path, line=error.line, column=error.column, key=key, hint=error.hint
+        ) from None
+
+
+def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
+    check(document, "device", error_type=DeviceError)
+    data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
+    try:
+        memory_bytes = parse_bytes(data["memory"])
+    except UnitError as error:
+        raise document.error(str(error), ("memory",), error_type=DeviceError) from None
+    sources = dict(data.get("sources", {}))
+    left_out = [key for key in _ASSUMED_KEYS if key not in data]
+    if left_out:
+        default = load_device(DEFAULT_DEVICE)
+        data = {**data, **{key: getattr(default, key) for key in left_out}}
+        sources |= dict.fromkeys(left_out, f"assumed from {DEFAULT_DEVICE}")
+    return DeviceProfile(
+        name=data.get("name", default_name),
+        memory_bytes=memory_bytes,
+        peak_flops_per_s={dtype: float(rate) for dtype, rate in data["peak_flops_per_s"].items()},
+        memory_bytes_per_s=float(data["memory_bytes_per_s"]),
+        host_link_bytes_per_s=float(data["host_link_bytes_per_s"]),
+        matmul_efficiency=float(data["matmul_efficiency"]),
+        attention_efficiency=float(data["attention_efficiency"]),
+        bandwidth_efficiency=float(data["bandwidth_efficiency"]),
+        launch_s=float(data["launch_s"]),
+        sources=sources,
+    )

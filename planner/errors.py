@@ -1,0 +1,144 @@
+"""Everything the planner raises on purpose, with the facts of each error as attributes.
+
+The command line, the service and the tests read the attributes; the text is for people. This module imports
+nothing else of the planner.
+"""
+
+
+class PlannerError(Exception):
+    """Any error the planner raises on purpose."""
+
+    # What the command line exits with: 2 is "we could not look", 1 is "we looked, and the answer is no".
+    exit_status = 2
+
+
+class UnitError(PlannerError):
+    """A quantity or dtype name that cannot be read, such as "40" (no unit) or "40GC"."""
+
+    def __init__(self, message: str, *, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class LocatedError(PlannerError):
+    """A problem at a place in a file; its text reads ``path:line: key: message; hint``.
+
+    Args:
+        message: What was found and what was expected.
+        path: The file as the user named it.
+        line: 1-based, or None when the problem is the file as a whole.
+        column: 1-based.
+        key: The dotted key path, such as "batch.micro_batch".
+        hint: What to try.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        line: int | None = None,
+        column: int | None = None,
+        key: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.line = line
+        self.column = column
+        self.key = key
+        self.hint = hint
+
+    def __str__(self) -> str:
+        location = self.path if self.line is None else f"{self.path}:{self.line}"
+        key = f"{self.key}: " if self.key else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{location}: {key}{self.message}{hint}"
+
+
+class SpecError(LocatedError):
+    """A model spec, or a file it names, that cannot be used."""
+
+
+class DeviceError(LocatedError):
+    """A device profile that cannot be used, or a device name that does not exist."""
+
+
+class PlanFileError(LocatedError):
+    """A plan file that cannot be used."""
+
+
+class MissingExtraError(PlannerError):
+    """A command needs packages that the base installation leaves out.
+
+    Args:
+        feature: What the user asked for, such as "planner solve".
+        extra: The extra that brings what is missing, such as "solve".
+        package: The package that could not be imported; None when naming it would not help.
+    """
+
+    def __init__(self, feature: str, extra: str, *, package: str | None = None) -> None:
+        needs = package or f"the {extra!r} extra"
+        super().__init__(f"{feature} needs {needs}: pip install 'activation-planner[{extra}]'")
+        self.feature = feature
+        self.extra = extra
+        self.package = package
+
+
+class TraceError(PlannerError):
+    """A model whose training step cannot be traced.
+
+    Args:
+        message: What was found and what was expected.
+        module_fqn: The module being run when it failed, when known.
+        hint: What to try.
+    """
+
+    def __init__(self, message: str, *, module_fqn: str | None = None, hint: str | None = None) -> None:
+        where = f"in {module_fqn}: " if module_fqn else ""
+        super().__init__(f"{where}{message}" + (f"; {hint}" if hint else ""))
+        self.message = message
+        self.module_fqn = module_fqn
+        self.hint = hint
+
+
+class GraphError(PlannerError):
+    """An op graph that breaks its own rules; it names the offending node."""
+
+    def __init__(self, node: object, message: str) -> None:
+        super().__init__(f"node {node}: {message}")
+        self.node = node
+        self.message = message
+
+
+class InfeasibleError(PlannerError):
+    """No plan fits the budget. This is an answer, not a failure of the planner.
+
+    Args:
+        message: The whole sentence for a person.
+        budget_bytes: What the step was allowed.
+        static_bytes: Parameters, gradients and optimizer state, which no plan can reduce.
+        smallest_peak_bytes: The smallest peak that any plan reaches.
+        where: The op or phase at which that peak is reached.
+        ways_out: What the user could change, most useful first.
+    """
+
+    exit_status = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        budget_bytes: int,
+        static_bytes: int,
+        smallest_peak_bytes: int,
+        where: str,
+        ways_out: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.budget_bytes = budget_bytes
+        self.static_bytes = static_bytes
+        self.smallest_peak_bytes = smallest_peak_bytes
+        self.where = where
+        self.ways_out = ways_out

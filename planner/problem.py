@@ -1,0 +1,275 @@
+"""The retention problem of one step: what can be kept, what can be replayed, and the memory no plan changes.
+
+`build_problem` reduces an op graph to the ops that a replay could need and the values they pass. Everything is an
+integer: bytes and nanoseconds. The budget is not part of the problem, so one problem serves many budgets.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import networkx as nx
+
+from planner.costs.roofline import op_seconds, optimizer_seconds
+from planner.device import DeviceProfile
+from planner.graph import (
+    Op,
+    Phase,
+    StorageKind,
+    ops,
+    saved_tensors,
+    step_info,
+    storages,
+    values,
+)
+
+_NS_PER_S = 1_000_000_000
+STATIC = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.INPUT, StorageKind.CONSTANT})
+# Held through the whole step and counted in StaticMemory, not by their traced storages.
+_COUNTED_ELSEWHERE = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER})
+# Batch norm writes its running statistics, but its output does not depend on them in training: replay passes none.
+_STATE_FREE_REPLAY = frozenset({"aten.native_batch_norm", "aten.cudnn_batch_norm", "aten._native_batch_norm_legit"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One value the plan decides about. `index` is its position in `Problem.tensors`.
+
+    Attributes:
+        value: its index in the graph's value table.
+        size_bytes: of its storage.
+        producer: position in `Problem.ops` of the op that makes it, or None if that op cannot be replayed.
+        may_keep: the runtime can hold on to it: it is saved, or enters or leaves a module, and is never overwritten.
+        must_keep: it is needed and cannot be replayed.
+        free_step: when it dies in forward if it is not kept.
+        uses: (unpack_step, release_step) of each unpack in backward; empty for what autograd does not save.
+        consumers: positions in `Problem.ops` of the ops that read it.
+    """
+
+    index: int
+    value: int
+    size_bytes: int
+    producer: int | None
+    may_keep: bool
+    must_keep: bool
+    free_step: int
+    uses: tuple[tuple[int, int], ...]
+    consumers: tuple[int, ...]
+
+    @property
+    def first_unpack(self) -> int:
+        """Step of its first unpack."""
+        return min(unpack for unpack, _ in self.uses)
+
+    @property
+    def last_release(self) -> int:
+        """First step in which backward no longer holds it; 0 for what autograd does not save."""
+        return max((release for _, release in self.uses), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOp:
+    """One forward op that backward may run again. Reads and writes are positions in `Problem.tensors`."""
+
+    index: int
+    step: int
+    name: str
+    module_fqn: str
+    cost_ns: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    scratch_bytes: int  # outputs that no one can ever need again, alive while it runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What to keep and what to replay, before any budget.
+
+    Attributes:
+        tensors: the values decided about.
+        ops: the replayable ops, in forward order.
+        base_bytes: per step, the bytes alive whatever the plan: static memory and natural lives, without what
+            autograd saves. Kept tensors and replays come on top.
+        backward_step: first step of backward.
+        optimizer_peak_bytes: bytes alive during the optimizer step.
+        step_ns: time of forward, backward and optimizer step without any replay.
+    """
+
+    tensors: tuple[Tensor, ...]
+    ops: tuple[ReplayOp, ...]
+    base_bytes: tuple[int, ...]
+    backward_step: int
+    optimizer_peak_bytes: int
+    step_ns: int
+
+    @property
+    def must_keep(self) -> frozenset[int]:
+        """The tensors that every plan keeps."""
+        return frozenset(tensor.index for tensor in self.tensors if tensor.must_keep)
+
+    @property
+    def choices(self) -> tuple[Tensor, ...]:
+        """The tensors a plan may keep or not."""
+        return tuple(t for t in self.tensors if t.may_keep and not t.must_keep)
+
+
+def build_problem(graph: nx.DiGraph, device: DeviceProfile) -> Problem:
+    """The retention problem of a traced step on a device."""
+    forward = [op for op in ops(graph) if op.phase is Phase.FORWARD and not op.is_view]
+    saved_uses = _uses_by_value(graph)
+    keepable = _keepable_values(graph, saved_uses)
+    replayable = _replayable_ops(graph, forward, keepable)
+    needed = _needed_ops(graph, forward, replayable, saved_uses)
+    value_table, storage_table = values(graph), storages(graph)
+
+    # Step 1: the values in play, in order of appearance.
+    op_position = {op.step: position for position, op in enumerate(needed)}
+    active = {index for op in needed for index in (*op.reads, *op.writes)} | set(saved_uses)
+    order = sorted(
+        index for index in active if not _is_static(graph, index) and (index in saved_uses or index in keepable
+        or value_table[index].producer in op_position)
+    )
+    position = {value: place for place, value in enumerate(order)}
+
+    # Step 2: the tensors.
+    consumers: dict[int, list[int]] = {}
+    for op in needed:
+        for index in op.reads:
+            consumers.setdefault(index, []).append(op_position[op.step])
+    tensors = []
+    for index in order:
+        producer = value_table[index].producer
+        replay = op_position.get(producer) if producer is not None else None
+        tensors.append(
+            Tensor(
+                index=position[index],
+                value=index,
+                size_bytes=storage_table[value_table[index].storage].size_bytes,
+                producer=replay,
+                may_keep=index in keepable,
+                must_keep=index in saved_uses and replay is None,
+                free_step=storage_table[value_table[index].storage].free_step,
+                uses=saved_uses.get(index, ()),
+                consumers=tuple(consumers.get(index, ())),
+            )
+        )
+
+    # Step 3: the ops.
+    replay_ops = tuple(
+        ReplayOp(
+            index=op_position[op.step],
+            step=op.step,
+            name=op.name,
+            module_fqn=op.module_fqn,
+            cost_ns=round(op_seconds(op, device) * _NS_PER_S),
+            reads=tuple(position[index] for index in op.reads if index in position),
+            writes=tuple(position[index] for index in op.writes if index in position),
+            scratch_bytes=sum(
+                storage_table[value_table[index].storage].size_bytes for index in op.writes if index not in position
+            ),
+        )
+        for op in needed
+    )
+    static = step_info(graph).static
+    optimizer_s = optimizer_seconds(
+        static.parameters_bytes, static.optimizer_bytes, static.gradients_bytes, device
+    )
+    return Problem(
+        tensors=tuple(tensors),
+        ops=replay_ops,
+        base_bytes=_base_bytes(graph),
+        backward_step=step_info(graph).backward_step,
+        optimizer_peak_bytes=static.total_bytes + static.optimizer_transient_bytes,
+        step_ns=round((sum(op_seconds(op, device) for op in ops(graph)) + optimizer_s) * _NS_PER_S),
+    )
+
+
+def _is_static(graph: nx.DiGraph, value: int) -> bool:
+    return storages(graph)[values(graph)[value].storage].kind in STATIC
+
+
+def _uses_by_value(graph: nx.DiGraph) -> dict[int, tuple[tuple[int, int], ...]]:
+    uses: dict[int, tuple[tuple[int, int], ...]] = {}
+    for saved in saved_tensors(graph):
+        if saved.uses and not _is_static(graph, saved.value):
+            uses[saved.value] = (*uses.get(saved.value, ()), *saved.uses)
+    return uses
+
+
+def _keepable_values(graph: nx.DiGraph, saved_uses: dict[int, tuple[tuple[int, int], ...]]) -> set[int]:
+    """Values that a hook sees and that are the last version of their storage, so that holding on is enough."""
+    table = values(graph)
+    last_version: dict[int, int] = {}
+    for value in table:
+        if value.producer is None or value.producer < step_info(graph).backward_step:
+            last_version[value.storage] = max(last_version.get(value.storage, 0), value.version)
+    return {
+        value.index
+        for value in table
+        if (value.index in saved_uses or value.boundary)
+        and not _is_static(graph, value.index)
+        and value.version == last_version.get(value.storage, 0)
+    }
+
+
+def _replayable_ops(graph: nx.DiGraph, forward: list[Op], keepable: set[int]) -> set[int]:
+    """Steps of the ops whose result a replay reproduces bit for bit from what can still be there."""
+    table = values(graph)
+    overwritten = _overwritten_static(graph)
+    replayable: set[int] = set()
+    for op in forward:
+        state_free = op.name.rpartition(".")[0] in _STATE_FREE_REPLAY
+        if op.is_random or op.is_opaque or (op.mutates_state and not state_free):
+            continue
+        if all(
+            (_is_static(graph, index) and (state_free or index not in overwritten))
+            or index in keepable
+            or table[index].producer in replayable
+            for index in op.reads
+        ):
+            replayable.add(op.step)
+    return replayable
+
+
+def _overwritten_static(graph: nx.DiGraph) -> set[int]:
+    """Values of parameters, buffers, inputs or constants that forward overwrites later: a replay cannot read them."""
+    last: dict[int, int] = {}
+    for value in values(graph):
+        if _is_static(graph, value.index):
+            last[value.storage] = max(last.get(value.storage, 0), value.version)
+    return {
+        value.index
+        for value in values(graph)
+        if _is_static(graph, value.index) and value.version < last[value.storage]
+    }
+
+
+def _needed_ops(
+    graph: nx.DiGraph,
+    forward: list[Op],
+    replayable: set[int],
+    saved_uses: dict[int, tuple[tuple[int, int], ...]],
+) -> list[Op]:
+    """The replayable ops that some saved tensor could need, in forward order."""
+    wanted = set(saved_uses)
+    needed = []
+    for op in reversed(forward):
+        if op.step in replayable and not wanted.isdisjoint(op.writes):
+            needed.append(op)
+            wanted.update(op.reads)
+    return needed[::-1]
+
+
+def _base_bytes(graph: nx.DiGraph) -> tuple[int, ...]:
+    """Bytes alive at each step whatever the plan."""
+    info = step_info(graph)
+    change = [0] * (info.steps + 1)
+    change[0] += info.static.resident_bytes
+    for storage in storages(graph):
+        if storage.kind in _COUNTED_ELSEWHERE:
+            continue
+        start = 0 if storage.kind in (StorageKind.INPUT, StorageKind.CONSTANT) else storage.alloc_step
+        change[min(start, info.steps)] += storage.size_bytes
+        if storage.kind is StorageKind.GRADIENT and info.sharded_gradient_ratio:
+            change[min(storage.free_step, info.steps)] += round(storage.size_bytes * info.sharded_gradient_ratio)
+        change[min(storage.free_step, info.steps)] -= storage.size_bytes
+    return tuple(accumulate(change))[: info.steps]

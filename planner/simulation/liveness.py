@@ -1,0 +1,195 @@
+"""The memory timeline of a step under a plan, by following every tensor's life.
+
+A *schedule* says which ops backward replays at which unpack. `demand_schedule` is the product's own runtime: at each
+unpack exactly the ops that this unpack still lacks, each at most once. `region_schedule` is checkpointing by regions: the
+first unpack in a region replays the whole region.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.problem import Problem
+
+Schedule = Mapping[int, tuple[int, ...]]  # unpack step -> ops (positions in Problem.ops) replayed there, in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A moment of the step: a step, or within an unpack step the replay of one op."""
+
+    step: int
+    replay: int | None = None  # position in Problem.ops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Bytes alive at every moment of a step under a plan.
+
+    Attributes:
+        points: the moments in order.
+        live_bytes: bytes alive at each.
+        peak_bytes: the highest, the optimizer step included.
+        peak: where it is; None when it is the optimizer step.
+        recompute_ns: time of all replays.
+        replays: how many ops are replayed.
+    """
+
+    points: tuple[Point, ...]
+    live_bytes: tuple[int, ...]
+    peak_bytes: int
+    peak: Point | None
+    recompute_ns: int
+    replays: int
+
+
+def demand_schedule(problem: Problem, kept: Set[int]) -> Schedule:
+    """Each op replayed once, at the first unpack that needs it, in forward order.
+
+    Args:
+        problem: the step.
+        kept: positions of the tensors held from forward.
+
+    Raises:
+        ValueError: something needed is neither kept nor replayable.
+    """
+    done: set[int] = set()
+    schedule: dict[int, tuple[int, ...]] = {}
+    for step, tensor in _unpacks(problem):
+        if tensor in kept:
+            continue
+        lacking = _closure(problem, tensor, kept, done)
+        if lacking:
+            schedule[step] = (*schedule.get(step, ()), *lacking)
+    return schedule
+
+
+def replayed_ops(problem: Problem, kept: Set[int]) -> frozenset[int]:
+    """The ops (by position) that backward replays on demand when `kept` is held."""
+    return frozenset(op for ops in demand_schedule(problem, kept).values() for op in ops)
+
+
+def region_schedule(problem: Problem, kept: Set[int], region_of: Callable[[int], str | None]) -> Schedule:
+    """Checkpointing by regions: the first unpack of a dropped tensor replays its region up to its last saved tensor.
+
+    Args:
+        problem: the step.
+        kept: positions of the tensors held from forward.
+        region_of: the region of an op (by position), or None outside all regions, where tensors are replayed on demand.
+    """
+    members: defaultdict[str, list[int]] = defaultdict(list)
+    last_saving: dict[str, int] = {}
+    for op in problem.ops:
+        region = region_of(op.index)
+        if region is not None:
+            members[region].append(op.index)
+            if any(problem.tensors[t].uses and t not in kept for t in op.writes):
+                last_saving[region] = op.index  # checkpoint stops early: after the last tensor it must restore
+    done: set[int] = set()
+    schedule: dict[int, tuple[int, ...]] = {}
+    for step, tensor in _unpacks(problem):
+        if tensor in kept or problem.tensors[tensor].producer in done:
+            continue
+        lacking = set(_closure(problem, tensor, kept, done))
+        for region in {region_of(op) for op in lacking} - {None}:
+            lacking |= {
+                op
+                for op in members[region or ""]
+                if op not in done and op <= last_saving.get(region or "", -1) and not _only_feeds_kept(problem, op, kept)
+            }
+        for op in tuple(lacking):  # whole regions may need more from outside
+            for tensor_read in problem.ops[op].reads:
+                lacking |= set(_closure(problem, tensor_read, kept, done))
+        done |= lacking
+        schedule[step] = (*schedule.get(step, ()), *sorted(lacking))
+    return schedule
+
+
+def _only_feeds_kept(problem: Problem, op: int, kept: Set[int]) -> bool:
+    writes = problem.ops[op].writes
+    return bool(writes) and all(tensor in kept for tensor in writes)
+
+
+def _unpacks(problem: Problem) -> list[tuple[int, int]]:
+    """(step, tensor) of every unpack, in order."""
+    return sorted((unpack, t.index) for t in problem.tensors for unpack, _ in t.uses)
+
+
+def _closure(problem: Problem, tensor: int, kept: Set[int], done: set[int]) -> tuple[int, ...]:
+    """Ops still to replay before the tensor is there, in forward order; they are added to `done`."""
+    lacking: set[int] = set()
+    stack = [tensor]
+    while stack:
+        wanted = stack.pop()
+        producer = problem.tensors[wanted].producer
+        if wanted in kept or producer in done or producer in lacking:
+            continue
+        if producer is None:
+            raise ValueError(f"tensor {wanted} is neither kept nor replayable")
+        lacking.add(producer)
+        stack.extend(problem.ops[producer].reads)
+    done |= lacking
+    return tuple(sorted(lacking))
+
+
+def simulate(problem: Problem, kept: Set[int], schedule: Schedule | None = None) -> Timeline:
+    """The memory timeline of the step when `kept` is held from forward and the rest replayed by the schedule.
+
+    Kept and replayed tensors live until backward has released them and no later replay reads them.
+
+    Args:
+        problem: the step.
+        kept: positions of the tensors held from forward; must contain `problem.must_keep`.
+        schedule: when what is replayed; the runtime's own demand schedule if not given.
+    """
+    schedule = demand_schedule(problem, kept) if schedule is None else schedule
+    points, position, replay_position = _axis(problem, schedule)
+    live = np.zeros(len(points) + 1, dtype=np.int64)
+    end = {t.index: position[t.last_release] if t.uses else 0 for t in problem.tensors}
+    for op, place in replay_position.items():
+        for tensor in problem.ops[op].reads:
+            end[tensor] = max(end[tensor], place + 1)
+    for index in kept:
+        tensor = problem.tensors[index]
+        start = position[min(tensor.free_step, len(problem.base_bytes))]
+        if end[index] > start:
+            live[start] += tensor.size_bytes
+            live[end[index]] -= tensor.size_bytes
+    for op, place in replay_position.items():
+        live[place] += problem.ops[op].scratch_bytes
+        live[place + 1] -= problem.ops[op].scratch_bytes
+        for index in problem.ops[op].writes:
+            live[place] += problem.tensors[index].size_bytes
+            last = place + 1 if index in kept else max(end[index], place + 1)
+            live[last] -= problem.tensors[index].size_bytes
+    steps = np.fromiter((point.step for point in points), dtype=np.int64, count=len(points))
+    total = np.cumsum(live)[: len(points)] + np.asarray(problem.base_bytes, dtype=np.int64)[steps]
+    highest = int(np.argmax(total))
+    peak_bytes = int(total[highest])
+    in_optimizer = problem.optimizer_peak_bytes > peak_bytes
+    return Timeline(
+        points=points,
+        live_bytes=tuple(int(size) for size in total),
+        peak_bytes=max(peak_bytes, problem.optimizer_peak_bytes),
+        peak=None if in_optimizer else points[highest],
+        recompute_ns=sum(problem.ops[op].cost_ns for op in replay_position),
+        replays=len(replay_position),
+    )
+
+
+def _axis(problem: Problem, schedule: Schedule) -> tuple[tuple[Point, ...], list[int], dict[int, int]]:
+    """All moments in order, the place of each step among them (one past the end included), and of each replay."""
+    points: list[Point] = []
+    position: list[int] = []
+    replay_position: dict[int, int] = {}
+    for step in range(len(problem.base_bytes)):
+        # A tensor released at this step is gone before its replays begin.
+        position.append(len(points))
+        for op in schedule.get(step, ()):
+            replay_position[op] = len(points)
+            points.append(Point(step=step, replay=op))
+        points.append(Point(step=step))
+    position.append(len(points))
+    return tuple(points), position, replay_position

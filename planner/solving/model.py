@@ -1,0 +1,287 @@
+"""The CP-SAT model of one retention problem.
+
+Legend
+    k[t]    tensor t is kept from forward
+    y[o]    op o is replayed in backward, at some point
+    x[o,s]  op o has been replayed by the end of unpack step s
+    b[t]    bytes of tensor t;  c[o] nanoseconds of op o
+
+Objective
+    minimize  Σ c[o]·y[o]          (or, without a budget, the largest memory at any given moment)
+
+Constraints
+    [Produce]  a saved tensor that is not kept is replayed:                       y[producer(t)] ≥ 1 − k[t]
+    [Inputs]   a replayed op finds its inputs kept or replayed:                   y[producer(t)] ≥ y[o] − k[t]
+    [Memory]   at each *moment* given: base + kept alive + replayed alive ≤ budget
+
+Memory is exact at the moments that are in the model, and the model holds only some of them: `search` adds those that the
+simulation finds over budget. Leaving moments out only relaxes the problem, so the bound stays valid.
+
+*When* an op is replayed follows from what is kept: at the first unpack that lacks it. `x` expresses that for the unpack
+steps of the given moments. Without its upper bounds the model could claim a replay to be earlier than it is, to free
+the tensors the replay reads.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from planner.problem import Problem, Tensor
+from planner.simulation.liveness import Point
+
+Literal = Any  # a CP-SAT Boolean variable, its negation, or the constant 0 or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """For each op, the unpack steps at which it could first be replayed: `earliest <= step <= latest`."""
+
+    earliest: tuple[int, ...]
+    latest: tuple[int, ...]
+
+
+def replay_windows(problem: Problem) -> Windows:
+    """When each op could be replayed at all, whatever is kept: the first unpacks of what it can lead to."""
+    never = len(problem.base_bytes) + 1
+    earliest, latest = [never] * len(problem.ops), [-1] * len(problem.ops)
+    for op in reversed(problem.ops):
+        for index in op.writes:
+            tensor = problem.tensors[index]
+            if tensor.must_keep:
+                continue
+            if tensor.uses:
+                earliest[op.index] = min(earliest[op.index], tensor.first_unpack)
+                latest[op.index] = max(latest[op.index], tensor.first_unpack)
+            for consumer in tensor.consumers:
+                earliest[op.index] = min(earliest[op.index], earliest[consumer])
+                latest[op.index] = max(latest[op.index], latest[consumer])
+    return Windows(earliest=tuple(earliest), latest=tuple(latest))
+
+
+class RetentionModel:
+    """A CP-SAT model under construction; `planner.solving.search` drives it.
+
+    Args:
+        problem: the step.
+        windows: of the same problem.
+        budget_bytes: the limit at every moment; None makes the limit itself what is minimized.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        windows: Windows,
+        *,
+        budget_bytes: int | None,
+    ) -> None:
+        self.problem = problem
+        self.cp = cp_model.CpModel()
+        self._windows = windows
+        self._keep: list[Literal] = [self._keep_literal(tensor) for tensor in problem.tensors]
+        self._replay: list[Literal] = [self.cp.new_bool_var(f"y{op.index}") for op in problem.ops]
+        self._done: dict[tuple[int, int], Literal] = {}
+        self._running: dict[tuple[int, int], Literal] = {}
+        self._unpack_steps = sorted({unpack for t in problem.tensors for unpack, _ in t.uses})
+        self._add_production()
+        if budget_bytes is None:
+            self._budget_bytes = self.cp.new_int_var(0, _largest_peak(problem), "peak")
+            self.cp.minimize(self._budget_bytes)
+        else:
+            self._budget_bytes = budget_bytes
+            self.cp.minimize(sum(op.cost_ns * self._replay[op.index] for op in problem.ops))
+
+    def kept(self, solver: cp_model.CpSolver) -> frozenset[int]:
+        """The tensors the solution keeps."""
+        return frozenset(t.index for t in self.problem.tensors if _is_true(solver, self._keep[t.index]))
+
+    def hint(self, kept: frozenset[int], replayed: frozenset[int]) -> None:
+        """Start the search from a known plan."""
+        self.cp.clear_hints()
+        for literals, chosen in ((self._keep, kept), (self._replay, replayed)):
+            for index, literal in enumerate(literals):
+                if not isinstance(literal, int):
+                    self.cp.add_hint(literal, int(index in chosen))
+
+    # -- variables ----------------------------------------------------------------------------------------------
+
+    def _keep_literal(self, tensor: Tensor) -> Literal:
+        if tensor.must_keep or not tensor.may_keep:
+            return int(tensor.must_keep)
+        return self.cp.new_bool_var(f"k{tensor.index}")
+
+    def done(self, op: int, step: int) -> Literal:
+        """x[op, step]: the op has been replayed by the end of that unpack step."""
+        place = bisect_right(self._unpack_steps, step)
+        if place == 0:
+            return 0
+        step = self._unpack_steps[place - 1]
+        if self._windows.latest[op] <= step:
+            return self._replay[op]
+        if self._windows.earliest[op] > step:
+            return 0
+        if (op, step) not in self._done:
+            self._define_step(step)
+        return self._done[op, step]
+
+    # -- constraint families ------------------------------------------------------------------------------------
+
+    def _add_production(self) -> None:
+        """[Produce] y[producer(t)] + k[t] ≥ 1 for saved t;  [Inputs] y[producer(t)] + k[t] ≥ y[o] for o reading t."""
+        for tensor in self.problem.tensors:
+            keep = self._keep[tensor.index]
+            make = 0 if tensor.producer is None else self._replay[tensor.producer]
+            if tensor.uses and not tensor.must_keep:
+                self._at_least_one(keep, make)
+            for consumer in tensor.consumers:
+                if not tensor.must_keep:
+                    self._implies(self._replay[consumer], keep, make)
+
+    def _define_step(self, step: int) -> None:
+        """All x[·, step] that are not settled by the windows, consumers before producers."""
+        for op in reversed(range(len(self.problem.ops))):
+            if self._windows.earliest[op] <= step < self._windows.latest[op]:
+                self._done[op, step] = self.cp.new_bool_var(f"x{op},{step}")
+                self._define_done(op, step)
+
+    def _define_done(self, op: int, step: int) -> None:
+        """x[op,s] holds exactly when an unpack up to s lacks an output of the op, directly or through a replay.
+
+        lower: x[o,s] ≥ 1 − k[t] for outputs t unpacked by s;  x[o,s] ≥ x[d,s] − k[t] for every d reading an output t
+        upper: x[o,s] ≤ Σ over outputs t of lack[t,s], with lack[t,s] ≤ 1 − k[t] and lack[t,s] ≤ Σ of its demands
+        """
+        literal = self._done[op, step]
+        self._implies(literal, self._replay[op])
+        lacks: list[Literal] = []
+        for index in self.problem.ops[op].writes:
+            tensor = self.problem.tensors[index]
+            if tensor.must_keep:
+                continue
+            keep = self._keep[index]
+            is_unpacked = bool(tensor.uses) and tensor.first_unpack <= step
+            demands = [self.done(consumer, step) for consumer in tensor.consumers]
+            if is_unpacked:
+                self._at_least_one(keep, literal)
+            for demand in demands:
+                self._implies(demand, keep, literal)
+            lacks.append(self._lack(keep, is_unpacked, demands))
+        self._implies(literal, *lacks)
+
+    def _lack(self, keep: Literal, is_unpacked: bool, demands: Sequence[Literal]) -> Literal:
+        """A literal that may be true only if the tensor is not kept and something demands it."""
+        if not is_unpacked and all(_is_zero(demand) for demand in demands):
+            return 0
+        if is_unpacked:
+            return _negation(keep)
+        lack = self.cp.new_bool_var("")
+        self._implies(lack, _negation(keep))
+        self._implies(lack, *demands)
+        return lack
+
+    def add_moment(self, point: Point) -> None:
+        """[Memory] for one moment: base + Σ b[t]·(t alive there) ≤ budget."""
+        step = point.step
+        base_bytes = self.problem.base_bytes[step]
+        terms: list[tuple[int, Literal]] = []
+        for tensor in self.problem.tensors:
+            if step < self.problem.backward_step:
+                if tensor.free_step <= step:
+                    terms.append((tensor.size_bytes, self._keep[tensor.index]))
+            else:
+                terms += [(tensor.size_bytes, literal) for literal in self._alive(tensor, point)]
+        if point.replay is not None:
+            terms.append((self.problem.ops[point.replay].scratch_bytes, self._runs(point.replay, step)))
+        self.cp.add(base_bytes + sum(size * literal for size, literal in terms) <= self._budget_bytes)
+
+    def _alive(self, tensor: Tensor, point: Point) -> list[Literal]:
+        """Literals of which as many are true as copies of the tensor are alive: kept, replayed, being replayed."""
+        keep = self._keep[tensor.index] if tensor.free_step <= point.step else 0
+        is_running = point.replay is not None and tensor.producer == point.replay
+        made = self._done_at(tensor.producer, point, includes_own=not is_running)
+        there = [literal for literal in (keep, self._made_and_not_kept(tensor, made)) if not _is_zero(literal)]
+        if not self._is_held(tensor, point):
+            later = [self._later(consumer, point) for consumer in tensor.consumers]
+            there = [both for literal in there if (both := self._and_any(literal, later)) is not None]
+        return [*there, self._runs(point.replay, point.step)] if is_running else there
+
+    def _is_held(self, tensor: Tensor, point: Point) -> bool:
+        """Whether backward still has to release the saved tensor after this moment."""
+        return tensor.last_release > point.step
+
+    def _done_at(self, op: int | None, point: Point, *, includes_own: bool) -> Literal:
+        """The op has been replayed at the moment; during a step's replays those before it in order have been."""
+        if op is None:
+            return 0
+        if point.replay is None or op < point.replay or (op == point.replay and includes_own):
+            return self.done(op, point.step)
+        return self._done_before(op, point.step)
+
+    def _done_before(self, op: int, step: int) -> Literal:
+        place = bisect_left(self._unpack_steps, step)
+        return self.done(op, self._unpack_steps[place - 1]) if place else 0
+
+    def _later(self, consumer: int, point: Point) -> tuple[Literal, Literal]:
+        """(y, x): the consumer is replayed after the moment when y is true and x is not."""
+        return self._replay[consumer], self._done_at(consumer, point, includes_own=False)
+
+    def _made_and_not_kept(self, tensor: Tensor, made: Literal) -> Literal:
+        """The tensor was replayed and stays; an output that is kept anyway is dropped as soon as its op has run."""
+        if _is_zero(made) or tensor.producer is None or len(self.problem.ops[tensor.producer].writes) == 1:
+            return made  # the only output of an op is not replayed when it is kept
+        stays = self.cp.new_bool_var("")
+        self._implies(made, stays, self._keep[tensor.index])
+        return stays
+
+    def _and_any(self, literal: Literal, later: Sequence[tuple[Literal, Literal]]) -> Literal | None:
+        """A literal forced true when `literal` holds and some consumer is still to be replayed; None if none can."""
+        open_consumers = [(y, x) for y, x in later if y is not x]
+        if not open_consumers:
+            return None
+        both = self.cp.new_bool_var("")
+        for y, x in open_consumers:
+            self.cp.add_bool_or([both, _negation(literal), _negation(y), x])
+        return both
+
+    def _runs(self, op: int | None, step: int) -> Literal:
+        """The op is replayed in exactly this unpack step: x[op, step] and not x[op, the step before]."""
+        assert op is not None
+        if (op, step) not in self._running:
+            now, before = self.done(op, step), self._done_before(op, step)
+            runs = 0 if _is_zero(now) else self.cp.new_bool_var("")
+            self._implies(now, runs, before)
+            self._running[op, step] = runs
+        return self._running[op, step]
+
+    # -- clauses ------------------------------------------------------------------------------------------------
+
+    def _at_least_one(self, *literals: Literal) -> None:
+        if any(isinstance(literal, int) and literal == 1 for literal in literals):
+            return
+        self.cp.add_bool_or([lit for lit in literals if not isinstance(lit, int)] or [self.cp.new_constant(0)])
+
+    def _implies(self, cause: Literal, *effects: Literal) -> None:
+        """cause → one of the effects."""
+        if _is_zero(cause):
+            return
+        self._at_least_one(_negation(cause), *effects)
+
+
+def _largest_peak(problem: Problem) -> int:
+    """More than any plan can reach: everything alive at once."""
+    copies = 2  # kept and replayed
+    sizes = sum(t.size_bytes for t in problem.tensors) * copies + sum(op.scratch_bytes for op in problem.ops)
+    return max(problem.base_bytes) + sizes
+
+
+def _negation(literal: Literal) -> Literal:
+    return 1 - literal if isinstance(literal, int) else literal.negated()
+
+
+def _is_zero(literal: Literal) -> bool:
+    return isinstance(literal, int) and literal == 0
+
+
+def _is_true(solver: cp_model.CpSolver, literal: Literal) -> bool:
+    return bool(literal) if isinstance(literal, int) else bool(solver.boolean_value(literal))

@@ -1,0 +1,217 @@
+"""The search: a relaxed model, the exact simulation, and the moments it finds over budget, until they agree."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ortools.sat.python import cp_model
+
+from planner.problem import Problem
+from planner.simulation.liveness import Point, Timeline, replayed_ops, simulate
+from planner.solving.model import RetentionModel, replay_windows
+
+_SEED = 20_260_101
+# Moments added per round: enough that a repeated structure is covered in few rounds, few enough to keep the model small.
+_MOMENTS_PER_ROUND = 16
+# One worker that solves the full linear relaxation and branches on it proves the bound: the relaxation of this model is
+# tight (32 Llama blocks: within 0.001%). The other, with the default relaxation, finds plans.
+_SUBSOLVERS = ("max_lp", "default_lp")
+
+
+class Status(StrEnum):
+    """What is known about the answer."""
+
+    OPTIMAL = "optimal"  # no plan is cheaper by more than the tolerance asked for
+    FEASIBLE = "feasible"  # fits the budget; the gap says how far from optimal it can be
+    INFEASIBLE = "infeasible"  # proven: no plan fits
+    UNKNOWN = "unknown"  # neither found nor excluded within the time limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much the solver may spend, and when it may stop: `gap` is the relative distance to the bound."""
+
+    time_s: float = 30.0
+    workers: int = 2
+    gap: float = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The best plan found and what is proven about it. `kept` and `timeline` are None without a plan."""
+
+    status: Status
+    kept: frozenset[int] | None
+    timeline: Timeline | None
+    bound_ns: int  # no plan within the budget replays for less
+    gap: float  # (recompute − bound) / recompute
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowestPeak:
+    """The smallest peak found, the plan that reaches it, and a proven bound: no plan peaks lower."""
+
+    kept: frozenset[int]
+    timeline: Timeline
+    bound_bytes: int
+
+
+@dataclass(slots=True)
+class _Incumbent:
+    """The best plan so far by some measure, and the moments the model must know."""
+
+    measure: Callable[[Timeline], tuple[int, int]]
+    kept: frozenset[int] | None = None
+    timeline: Timeline | None = None
+    moments: dict[Point, None] = field(default_factory=dict)
+
+    def offer(self, kept: frozenset[int], timeline: Timeline) -> None:
+        if self.timeline is None or self.measure(timeline) < self.measure(self.timeline):
+            self.kept, self.timeline = kept, timeline
+
+
+def solve(
+    problem: Problem,
+    *,
+    budget_bytes: int,
+    limits: Limits,
+    known: Iterable[frozenset[int]] = (),
+    report: Callable[[str], None] = lambda _: None,
+) -> Solution:
+    """The cheapest retention that fits the budget at every moment of the step.
+
+    Args:
+        problem: the step.
+        budget_bytes: limit on the bytes alive at any moment.
+        limits: time, threads and tolerance.
+        known: sets of kept tensors to start from, such as those of baselines.
+        report: called with a line of progress.
+    """
+    started = time.monotonic()
+    deadline = started + limits.time_s
+    best = _Incumbent(measure=lambda timeline: (timeline.recompute_ns, timeline.peak_bytes))
+    bound_ns, is_infeasible = 0, _fixed_peak(problem) > budget_bytes
+    if not is_infeasible:
+        for kept in (saved(problem), *known):
+            timeline = simulate(problem, kept)
+            if timeline.peak_bytes <= budget_bytes:
+                best.offer(kept, timeline)
+            _add_violations(best.moments, timeline, budget_bytes)
+    windows = replay_windows(problem)
+    while not is_infeasible and not _is_proven(best, bound_ns, limits) and deadline > time.monotonic():
+        model = RetentionModel(problem, windows, budget_bytes=budget_bytes)
+        solver = _solver(limits, deadline)
+        status = _run(model, solver, best, problem)
+        if status == cp_model.INFEASIBLE:
+            is_infeasible = best.timeline is None
+            break
+        bound_ns = max(bound_ns, round(solver.best_objective_bound))
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            break
+        kept = model.kept(solver)
+        timeline = simulate(problem, kept)
+        report(
+            f"{len(best.moments)} moments watched: replays {timeline.recompute_ns / 1e6:.2f} ms, at least "
+            f"{bound_ns / 1e6:.2f} ms needed, peak {timeline.peak_bytes / 1e9:.3f} GB"
+        )
+        if timeline.peak_bytes <= budget_bytes:
+            best.offer(kept, timeline)
+            break
+        _add_violations(best.moments, timeline, budget_bytes)
+    return _conclude(best, bound_ns, is_infeasible, limits, time.monotonic() - started)
+
+
+def lowest_peak(problem: Problem, *, limits: Limits, known: Iterable[frozenset[int]] = ()) -> LowestPeak:
+    """The plan with the smallest peak, whatever it replays, and a bound below which no plan can get."""
+    deadline = time.monotonic() + limits.time_s
+    best = _Incumbent(measure=lambda timeline: (timeline.peak_bytes, timeline.recompute_ns))
+    for kept in (saved(problem), *known):
+        best.offer(kept, simulate(problem, kept))
+    assert best.timeline is not None and best.kept is not None
+    bound_bytes = _fixed_peak(problem)
+    for kept in (saved(problem), *known):
+        _add_violations(best.moments, simulate(problem, kept), bound_bytes)
+    windows = replay_windows(problem)
+    while bound_bytes < best.timeline.peak_bytes and deadline > time.monotonic():
+        model = RetentionModel(problem, windows, budget_bytes=None)
+        solver = _solver(limits, deadline)
+        if _run(model, solver, best, problem) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            break
+        bound_bytes = max(bound_bytes, round(solver.best_objective_bound))
+        kept = model.kept(solver)
+        timeline = simulate(problem, kept)
+        best.offer(kept, timeline)
+        if not _add_violations(best.moments, timeline, round(solver.objective_value)):
+            break
+    return LowestPeak(kept=best.kept, timeline=best.timeline, bound_bytes=min(bound_bytes, best.timeline.peak_bytes))
+
+
+def saved(problem: Problem) -> frozenset[int]:
+    """What autograd keeps without a plan."""
+    return frozenset(tensor.index for tensor in problem.tensors if tensor.uses)
+
+
+def _fixed_peak(problem: Problem) -> int:
+    """Bytes that every plan reaches."""
+    return max(*problem.base_bytes, problem.optimizer_peak_bytes)
+
+
+def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, problem: Problem) -> int:
+    for moment in best.moments:
+        model.add_moment(moment)
+    if best.kept is not None:
+        model.hint(best.kept, replayed_ops(problem, best.kept))
+    return int(solver.solve(model.cp))
+
+
+def _solver(limits: Limits, deadline: float) -> cp_model.CpSolver:
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.random_seed = _SEED
+    solver.parameters.relative_gap_limit = limits.gap
+    solver.parameters.subsolvers.extend(_SUBSOLVERS)
+    return solver
+
+
+def _add_violations(moments: dict[Point, None], timeline: Timeline, limit_bytes: int) -> bool:
+    """Add the highest moment of each stretch over the limit, the highest first; say whether any was new."""
+    peaks: list[tuple[int, Point]] = []
+    is_over = False
+    for point, size_bytes in zip(timeline.points, timeline.live_bytes, strict=True):
+        if size_bytes <= limit_bytes:
+            is_over = False
+        elif not is_over:
+            peaks.append((size_bytes, point))
+            is_over = True
+        elif size_bytes > peaks[-1][0]:
+            peaks[-1] = (size_bytes, point)
+    before = len(moments)
+    for _, point in sorted(peaks, key=lambda peak: -peak[0])[:_MOMENTS_PER_ROUND]:
+        moments[point] = None
+    return len(moments) > before
+
+
+def _is_proven(best: _Incumbent, bound_ns: int, limits: Limits) -> bool:
+    return best.timeline is not None and best.timeline.recompute_ns * (1 - limits.gap) <= bound_ns
+
+
+def _conclude(
+    best: _Incumbent, bound_ns: int, is_infeasible: bool, limits: Limits, wall_s: float
+) -> Solution:
+    if best.timeline is None:
+        status = Status.INFEASIBLE if is_infeasible else Status.UNKNOWN
+        return Solution(status=status, kept=None, timeline=None, bound_ns=bound_ns, gap=1.0, wall_s=wall_s)
+    cost_ns = best.timeline.recompute_ns
+    bound_ns = min(bound_ns, cost_ns)
+    gap = (cost_ns - bound_ns) / cost_ns if cost_ns else 0.0
+    return Solution(
+        status=Status.OPTIMAL if gap <= limits.gap else Status.FEASIBLE,
+        kept=best.kept,
+        timeline=best.timeline,
+        bound_ns=bound_ns,
+        gap=gap,
+        wall_s=wall_s,
+    )

@@ -1,0 +1,89 @@
+"""Device profiles carry sensible numbers, each with its source."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.device import DEFAULT_DEVICE, device_names, load_device
+from planner.errors import DeviceError
+
+NUMBER_KEYS = {
+    "memory",
+    "peak_flops_per_s",
+    "memory_bytes_per_s",
+    "host_link_bytes_per_s",
+    "matmul_efficiency",
+    "attention_efficiency",
+    "bandwidth_efficiency",
+    "launch_s",
+}
+
+
+def test_the_known_devices() -> None:
+    expected = "a100-40gb a100-80gb b200 h100-80gb h200 l40s mi300x rtx-3090 rtx-4090"
+    assert expected == " ".join(device_names())
+    assert DEFAULT_DEVICE in device_names()
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_number_of_a_profile_is_its_own_and_has_a_source(name: str) -> None:
+    device = load_device(name)
+    assert name == device.name
+    assert set(device.sources) == NUMBER_KEYS
+    assert not [source for source in device.sources.values() if "assumed from" in source]
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_the_rates_of_a_profile_are_dense_and_in_order(name: str) -> None:
+    device = load_device(name)
+    rates = device.peak_flops_per_s
+    assert rates["float64"] <= rates["float32"] <= rates["tf32"] < rates["bfloat16"] == rates["float16"]
+    # A figure with sparsity would be twice as high; no listed part does more than 300 FLOPs a byte by much.
+    assert rates["bfloat16"] / device.memory_bytes_per_s < 500
+    assert device.host_link_bytes_per_s < 64e9 < device.memory_bytes_per_s
+
+
+def test_the_default_device_has_the_figures_of_its_datasheet() -> None:
+    device = load_device("h100-80gb")
+    assert 80_000_000_000 == device.memory_bytes
+    assert 989e12 == device.peak_flops_per_s["bfloat16"]
+    assert 3.35e12 == device.memory_bytes_per_s
+
+
+def test_a_described_device_says_what_it_borrowed() -> None:
+    device = load_device({"memory": "24GiB", "memory_bytes_per_s": 1e12, "sources": {"memory": "the box"}})
+    assert ("custom", 24 * 2**30, 1e12) == (device.name, device.memory_bytes, device.memory_bytes_per_s)
+    assert load_device(DEFAULT_DEVICE).peak_flops_per_s == device.peak_flops_per_s
+    assert "the box" == device.sources["memory"]
+    assert "assumed from h100-80gb" == device.sources["peak_flops_per_s"]
+    assert "memory_bytes_per_s" not in device.sources
+
+
+def test_a_profile_file_is_found_from_the_directory_given(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("memory: 10GB\n")
+    assert ("mine", 10**10) == (
+        load_device("mine.yaml", directory=tmp_path).name,
+        load_device("mine.yaml", directory=tmp_path).memory_bytes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("complaint", "device"),
+    [
+        ("unknown device 'h100'; did you mean 'h100-80gb'", "h100"),
+        ("no such file", "absent.yaml"),
+        ("'memory' is missing", {}),
+        ("memory: '80' has no unit", {"memory": "80"}),
+        ("expected at most 1, found 1.5", {"memory": "1GB", "matmul_efficiency": 1.5}),
+        (
+            "positive rate per second, such as 3.35e12, found nan",
+            {"memory": "1GB", "memory_bytes_per_s": float("nan")},
+        ),
+        ("did you mean 'bfloat16'", {"memory": "1GB", "peak_flops_per_s": {"bfloat": 1e12}}),
+    ],
+)
+def test_a_device_that_cannot_be_used_says_why(complaint: str, device: str | dict[str, Any]) -> None:
+    with pytest.raises(DeviceError) as caught:
+        load_device(device)
+    assert complaint in str(caught.value)
