@@ -7,20 +7,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.plan import load_plan as load_plan
+    from planner.planning import solve_graph as solve
     from planner.spec import load as load
+    from planner.tracing import trace as trace
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it.
-_HOME_BY_NAME = {"load": "planner.spec"}
+# Public name -> where it is defined.
+_HOME_BY_NAME = {
+    "load": "planner.spec:load",
+    "load_plan": "planner.plan:load_plan",
+    "solve": "planner.planning:solve_graph",
+    "trace": "planner.tracing:trace",
+}
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "load", "load_plan", "solve", "trace"]
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOME_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME_BY_NAME[name]), name)
+    module, _, attribute = _HOME_BY_NAME[name].partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -7,10 +7,12 @@ from planner.graph import ModuleInfo
 
 
 def block_levels(modules: Iterable[ModuleInfo]) -> tuple[tuple[str, ...], ...]:
-    """The candidate divisions of a model into blocks, outermost first; each is a tuple of module paths in order.
+    """The candidate divisions of a model into blocks, outermost first; each is a tuple of module paths in
+    order.
 
-    A library that marks its own checkpoint units (transformers does) settles it: one level. Otherwise a block is a
-    child of a ModuleList or Sequential whose class occurs there more than once, and such containers may nest, as stages
+    A library that marks its own checkpoint units (transformers does) settles it: one level. Otherwise a
+    block is a child of a ModuleList or Sequential whose class occurs there more than once, and such
+    containers may nest, as stages
     of bottlenecks do: each depth is a level of its own. A model without repetition has no level.
     """
     table = tuple(modules)

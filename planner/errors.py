@@ -4,6 +4,8 @@ The command line, the service and the tests read the attributes; the text is for
 nothing else of the planner.
 """
 
+from dataclasses import dataclass
+
 
 class PlannerError(Exception):
     """Any error the planner raises on purpose."""
@@ -112,6 +114,23 @@ class GraphError(PlannerError):
         self.message = message
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayOut:
+    """One change of the spec and the smallest peak it would reach.
+
+    Attributes:
+        change: What to write in the spec, such as "parallel.fsdp: 16".
+        effect: What it does, in a few words.
+        peak_bytes: The smallest peak found with the change.
+        fits: Whether that is within the budget.
+    """
+
+    change: str
+    effect: str
+    peak_bytes: int
+    fits: bool
+
+
 class InfeasibleError(PlannerError):
     """No plan fits the budget. This is an answer, not a failure of the planner.
 
@@ -119,9 +138,11 @@ class InfeasibleError(PlannerError):
         message: The whole sentence for a person.
         budget_bytes: What the step was allowed.
         static_bytes: Parameters, gradients and optimizer state, which no plan can reduce.
-        smallest_peak_bytes: The smallest peak that any plan reaches.
-        where: The op or phase at which that peak is reached.
-        ways_out: What the user could change, most useful first.
+        smallest_peak_bytes: The smallest peak that any plan found reaches.
+        bound_bytes: No plan can peak below this.
+        where: The op or phase at which the smallest peak is reached.
+        is_proven: Whether it is proven that no plan fits; otherwise the time limit ended the search.
+        ways_out: What the user could change, cheapest first.
     """
 
     exit_status = 1
@@ -133,12 +154,16 @@ class InfeasibleError(PlannerError):
         budget_bytes: int,
         static_bytes: int,
         smallest_peak_bytes: int,
+        bound_bytes: int,
         where: str,
-        ways_out: tuple[str, ...] = (),
+        is_proven: bool,
+        ways_out: tuple[WayOut, ...] = (),
     ) -> None:
         super().__init__(message)
         self.budget_bytes = budget_bytes
         self.static_bytes = static_bytes
         self.smallest_peak_bytes = smallest_peak_bytes
+        self.bound_bytes = bound_bytes
         self.where = where
+        self.is_proven = is_proven
         self.ways_out = ways_out

@@ -4,9 +4,10 @@ A graph is a `networkx.DiGraph`. Its nodes are step indices carrying an `op` att
 `values`, the indices of the values that flow along them. `graph.graph` holds the tables that nodes refer to:
 `storages`, `values`, `saved_tensors`, `modules` (tuples of the records below) and `step` (`StepInfo`).
 
-*Steps* number the events of one training step from 0: every dispatched op, and every unpack of a saved tensor. A
-storage is live during step j exactly when `alloc_step <= j < free_step`. `free_step` is the *natural* end of life:
-when the storage would die if autograd kept nothing. What autograd keeps is described by `SavedTensor.uses`.
+*Steps* number the events of one training step from 0: every dispatched op, and every unpack of a saved
+tensor. A storage is live during step j exactly when `alloc_step <= j < free_step`. `free_step` is the
+*natural* end of life: when the storage would die if autograd kept nothing. What autograd keeps is described
+by `SavedTensor.uses`.
 """
 
 import json
@@ -14,11 +15,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
 from planner.errors import GraphError
+
+if TYPE_CHECKING:
+    OpGraph = nx.DiGraph[int]
+else:
+    OpGraph = nx.DiGraph
 
 
 class Phase(StrEnum):
@@ -87,7 +93,9 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """One tensor autograd packed in forward. Identity: module_fqn, module_call, ordinal (stable across runs)."""
+    """One tensor autograd packed in forward. Identity: module_fqn, module_call, ordinal (stable across
+    runs).
+    """
 
     index: int
     value: int
@@ -97,7 +105,9 @@ class SavedTensor:
     op: str  # name of the op that produced the value; empty for parameters, buffers, inputs, constants
     shape: tuple[int, ...]
     dtype: str
-    uses: tuple[tuple[int, int], ...]  # (unpack_step, release_step): held for unpack_step <= step < release_step
+    uses: tuple[
+        tuple[int, int], ...
+    ]  # (unpack_step, release_step): held for unpack_step <= step < release_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,36 +159,37 @@ class StepInfo:
     static: StaticMemory
     tokens: int  # samples × sequence length, or samples
     notes: tuple[str, ...] = ()  # assumptions made while tracing, for the reader
-    # With FSDP, bytes of the sharded gradient that remains per byte of the traced one, which is freed once reduced.
+    # With FSDP, bytes of the sharded gradient that remains per byte of the traced one, which is freed once
+    # reduced.
     sharded_gradient_ratio: float = 0.0
 
 
-def ops(graph: nx.DiGraph) -> tuple[Op, ...]:
+def ops(graph: OpGraph) -> tuple[Op, ...]:
     """All ops in step order."""
     return tuple(graph.nodes[n]["op"] for n in sorted(graph.nodes))
 
 
-def storages(graph: nx.DiGraph) -> tuple[Storage, ...]:
+def storages(graph: OpGraph) -> tuple[Storage, ...]:
     """The storage table, by index."""
     return graph.graph["storages"]  # type: ignore[no-any-return]
 
 
-def values(graph: nx.DiGraph) -> tuple[Value, ...]:
+def values(graph: OpGraph) -> tuple[Value, ...]:
     """The value table, by index."""
     return graph.graph["values"]  # type: ignore[no-any-return]
 
 
-def saved_tensors(graph: nx.DiGraph) -> tuple[SavedTensor, ...]:
+def saved_tensors(graph: OpGraph) -> tuple[SavedTensor, ...]:
     """The saved tensors in the order autograd packed them."""
     return graph.graph["saved_tensors"]  # type: ignore[no-any-return]
 
 
-def modules(graph: nx.DiGraph) -> tuple[ModuleInfo, ...]:
+def modules(graph: OpGraph) -> tuple[ModuleInfo, ...]:
     """The modules in registration order, the root first."""
     return graph.graph["modules"]  # type: ignore[no-any-return]
 
 
-def step_info(graph: nx.DiGraph) -> StepInfo:
+def step_info(graph: OpGraph) -> StepInfo:
     """Facts about the whole step."""
     return graph.graph["step"]  # type: ignore[no-any-return]
 
@@ -191,13 +202,13 @@ def build_graph(
     saved_tensors: Iterable[SavedTensor],
     modules: Iterable[ModuleInfo],
     step: StepInfo,
-) -> nx.DiGraph:
+) -> OpGraph:
     """The checked graph of the given records, with an edge from each op to every op that reads what it wrote.
 
     Raises:
         GraphError: a record refers to something that does not exist or comes later; names the op.
     """
-    graph = nx.DiGraph(
+    graph: OpGraph = nx.DiGraph(
         storages=tuple(storages),
         values=tuple(values),
         saved_tensors=tuple(saved_tensors),
@@ -221,46 +232,52 @@ def build_graph(
     return graph
 
 
-def check_graph(graph: nx.DiGraph) -> None:
+def check_graph(graph: OpGraph) -> None:
     """Check what later stages rely on.
 
     Raises:
         GraphError: names the first offending node and what is wrong with it.
     """
-    value_table, storage_table = values(graph), storages(graph)
     for node, data in graph.nodes(data=True):
         if "op" not in data:
             raise GraphError(node, "has no op record: an edge refers to a step that was never recorded")
-        op: Op = data["op"]
-        if op.step != node:
-            raise GraphError(node, f"carries the op of step {op.step}")
-        if min(op.read_bytes, op.write_bytes, op.flops) < 0:
-            raise GraphError(node, f"{op.name} has a negative cost")
-        for index in (*op.reads, *op.writes):
-            if not 0 <= index < len(value_table):
-                raise GraphError(node, f"{op.name} refers to value {index} of {len(value_table)}")
-        for index in op.writes:
-            if value_table[index].producer != node:
-                raise GraphError(
-                    node, f"{op.name} writes value {index}, whose producer is {value_table[index].producer}"
-                )
+        _check_op(node, data["op"], values(graph))
     for source, target in graph.edges:
         if source >= target:
             raise GraphError(source, f"feeds step {target}, which is not later")
-    for value in value_table:
-        if not 0 <= value.storage < len(storage_table):
+    for value in values(graph):
+        if not 0 <= value.storage < len(storages(graph)):
             raise GraphError(value.producer, f"value {value.index} lies in unknown storage {value.storage}")
-    for storage in storage_table:
+    for storage in storages(graph):
         if storage.size_bytes < 0 or storage.free_step < storage.alloc_step:
             raise GraphError(storage.alloc_step, f"storage {storage.index} has a negative size or life")
-    last_step = step_info(graph).steps
     for saved in saved_tensors(graph):
-        producer = value_table[saved.value].producer
-        for unpack, release in saved.uses:
-            if not unpack < release <= last_step or (producer is not None and unpack <= producer):
-                raise GraphError(
-                    producer, f"saved tensor {saved.index} of {saved.module_fqn} is used at {unpack}..{release}"
-                )
+        _check_saved(saved, values(graph), step_info(graph).steps)
+
+
+def _check_op(node: int, op: Op, table: tuple[Value, ...]) -> None:
+    if op.step != node:
+        raise GraphError(node, f"carries the op of step {op.step}")
+    if min(op.read_bytes, op.write_bytes, op.flops) < 0:
+        raise GraphError(node, f"{op.name} has a negative cost")
+    for index in (*op.reads, *op.writes):
+        if not 0 <= index < len(table):
+            raise GraphError(node, f"{op.name} refers to value {index} of {len(table)}")
+    for index in op.writes:
+        if table[index].producer != node:
+            raise GraphError(
+                node, f"{op.name} writes value {index}, whose producer is {table[index].producer}"
+            )
+
+
+def _check_saved(saved: SavedTensor, table: tuple[Value, ...], steps: int) -> None:
+    what = f"saved tensor {saved.index} of {saved.module_fqn}"
+    if not 0 <= saved.value < len(table):
+        raise GraphError(None, f"{what} refers to value {saved.value} of {len(table)}")
+    producer = table[saved.value].producer
+    for unpack, release in saved.uses:
+        if not unpack < release <= steps or (producer is not None and unpack <= producer):
+            raise GraphError(producer, f"{what} is used at {unpack}..{release}")
 
 
 _TABLES: Mapping[str, Any] = {
@@ -271,17 +288,17 @@ _TABLES: Mapping[str, Any] = {
 }
 
 
-def to_node_link(graph: nx.DiGraph) -> dict[str, Any]:
+def to_node_link(graph: OpGraph) -> dict[str, Any]:
     """The graph as networkx node-link data made of plain JSON types."""
-    plain = nx.DiGraph(
-        **{name: [asdict(row) for row in graph.graph[name]] for name in _TABLES}, step=asdict(step_info(graph))
-    )
+    plain: OpGraph = nx.DiGraph()
+    plain.graph.update({name: [asdict(row) for row in graph.graph[name]] for name in _TABLES})
+    plain.graph["step"] = asdict(step_info(graph))
     plain.add_nodes_from((node, asdict(data["op"])) for node, data in graph.nodes(data=True))
     plain.add_edges_from((u, v, {"values": list(data["values"])}) for u, v, data in graph.edges(data=True))
-    return nx.node_link_data(plain, edges="edges")  # type: ignore[no-any-return]
+    return nx.node_link_data(plain, edges="edges")
 
 
-def from_node_link(data: Mapping[str, Any]) -> nx.DiGraph:
+def from_node_link(data: Mapping[str, Any]) -> OpGraph:
     """The checked graph that `to_node_link` wrote, possibly after a round trip through JSON."""
     attributes = data["graph"]
     step = dict(attributes["step"])
@@ -294,7 +311,7 @@ def from_node_link(data: Mapping[str, Any]) -> nx.DiGraph:
     )
 
 
-def write_graph(graph: nx.DiGraph, path: Path) -> None:
+def write_graph(graph: OpGraph, path: Path) -> None:
     """Write the graph as node-link JSON."""
     path.write_text(json.dumps(to_node_link(graph), separators=(",", ":")))
 

@@ -6,7 +6,7 @@ the same checks and become a `RunSpec`. Only ``model``, and one of ``batch`` and
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from planner.errors import SpecError, UnitError
 from planner.presets import load_preset, preset_names
 from planner.units import parse_dtype
 from planner.validation import check, did_you_mean, found
-from planner.yaml_source import KeyPath, SourcedDocument, load_json, load_yaml
+from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml
 
 MAX_INPUT_ELEMENTS = 10**12
 
@@ -138,6 +138,8 @@ class RunSpec:
         parallel: Sharding.
         device: A profile name, the path of a profile file relative to the spec, or a mapping; see
             `load_device`.
+        lines: Where each key stands in the file; empty for a mapping. No part of what the run is: two specs
+            that differ only here are equal.
     """
 
     path: str
@@ -150,6 +152,7 @@ class RunSpec:
     loss: str | None
     parallel: ParallelSpec
     device: str | Mapping[str, Any]
+    lines: Mapping[KeyPath, SourcePosition] = field(default_factory=dict, compare=False, repr=False)
 
 
 def load(path: str | Path) -> RunSpec:
@@ -210,6 +213,7 @@ def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
         loss=data.get("loss"),
         parallel=ParallelSpec(fsdp=data.get("parallel", {}).get("fsdp", 1)),
         device=device,
+        lines=document.lines,
     )
 
 

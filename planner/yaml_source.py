@@ -93,14 +93,21 @@ def dotted(key_path: KeyPath) -> str:
     return text
 
 
-def load_yaml(path: str | Path, *, error_type: type[LocatedError] = SpecError) -> SourcedDocument:
-    """The contents of a YAML file.
+def load_yaml(
+    path: str | Path,
+    *,
+    error_type: type[LocatedError] = SpecError,
+    max_bytes: int = MAX_FILE_BYTES,
+    max_nodes: int = MAX_NODES,
+) -> SourcedDocument:
+    """The contents of a YAML file. The limits are for files that people write; programs may write larger ones.
 
     Raises:
         LocatedError: Of ``error_type``, when the file cannot be read, is empty, is not YAML, repeats a key,
             or holds something that plain data cannot.
     """
-    return parse_yaml(read_text(path, error_type=error_type), str(path), error_type=error_type)
+    text = read_text(path, error_type=error_type, max_bytes=max_bytes)
+    return parse_yaml(text, str(path), error_type=error_type, max_nodes=max_nodes)
 
 
 def load_json(path: str | Path, *, error_type: type[LocatedError] = SpecError) -> SourcedDocument:
@@ -119,8 +126,10 @@ def load_json(path: str | Path, *, error_type: type[LocatedError] = SpecError) -
         raise error_type(f"not usable JSON: {error}", path=str(path)) from None
 
 
-def read_text(path: str | Path, *, error_type: type[LocatedError] = SpecError) -> str:
-    """The text of a UTF-8 file of at most `MAX_FILE_BYTES`.
+def read_text(
+    path: str | Path, *, error_type: type[LocatedError] = SpecError, max_bytes: int = MAX_FILE_BYTES
+) -> str:
+    """The text of a UTF-8 file of at most `max_bytes`.
 
     Raises:
         LocatedError: Of ``error_type``, when there is no such file, or it is a directory, too large or not
@@ -129,7 +138,7 @@ def read_text(path: str | Path, *, error_type: type[LocatedError] = SpecError) -
     name = str(path)
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            content = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise error_type("no such file", path=name) from None
     except IsADirectoryError:
@@ -137,8 +146,8 @@ def read_text(path: str | Path, *, error_type: type[LocatedError] = SpecError) -
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise error_type(f"cannot be read: {reason}", path=name) from None
-    if len(content) > MAX_FILE_BYTES:
-        raise error_type(f"larger than {MAX_FILE_BYTES:,} bytes, which no config file should be", path=name)
+    if len(content) > max_bytes:
+        raise error_type(f"larger than {max_bytes:,} bytes, which no config file should be", path=name)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -146,9 +155,11 @@ def read_text(path: str | Path, *, error_type: type[LocatedError] = SpecError) -
         raise error_type("not UTF-8 text", path=name, line=line, hint="save the file as UTF-8") from None
 
 
-def parse_yaml(text: str, path: str, *, error_type: type[LocatedError] = SpecError) -> SourcedDocument:
+def parse_yaml(
+    text: str, path: str, *, error_type: type[LocatedError] = SpecError, max_nodes: int = MAX_NODES
+) -> SourcedDocument:
     """The data of YAML text; ``path`` is for messages only. See `load_yaml`."""
-    builder = _Builder(path=path, error_type=error_type)
+    builder = _Builder(path=path, error_type=error_type, max_nodes=max_nodes)
     try:
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
@@ -189,11 +200,13 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # YAML 1.1 wants a dot and a sign in the exponent, so that it reads "1e-5" and "1.5e9" as text.
-_Loader.add_implicit_resolver(
+# A program that writes YAML for us gives its dumper the same resolver, so that the text "1e5" gets its quotes.
+FLOAT_RESOLVER = (
     _TAG_PREFIX + "float",
     re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
+_Loader.add_implicit_resolver(*FLOAT_RESOLVER)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,14 +215,15 @@ class _Builder:
 
     path: str
     error_type: type[LocatedError]
+    max_nodes: int
     lines: dict[KeyPath, SourcePosition] = field(default_factory=dict)
     node_count: int = 0
 
     def build(self, node: yaml.Node, key_path: KeyPath) -> object:
         self.lines.setdefault(key_path, _position(node))
         self.node_count += 1
-        if self.node_count > MAX_NODES:
-            raise self.error(f"more than {MAX_NODES:,} values once its aliases are expanded", node, key_path)
+        if self.node_count > self.max_nodes:
+            raise self.error(f"more than {self.max_nodes:,} values once its aliases are expanded", node, key_path)
         if len(key_path) > MAX_DEPTH:  # also where an alias that contains itself ends
             raise self.error(f"nested more than {MAX_DEPTH} levels deep", node, key_path[:3])
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG_PREFIX + "map":

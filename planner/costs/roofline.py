@@ -4,7 +4,9 @@ from planner.device import DeviceProfile
 from planner.graph import Op
 
 # Ops that read a few rows of a large table; they move what they return, in and out.
-_GATHERS = frozenset({"aten.embedding", "aten.index", "aten.gather", "aten.index_select", "aten.slice_scatter"})
+_GATHERS = frozenset(
+    {"aten.embedding", "aten.index", "aten.gather", "aten.index_select", "aten.slice_scatter"}
+)
 _GATHER_PASSES = 2
 # A kernel for masked (causal) attention skips the half of the scores that torch's FLOP formula counts.
 _CAUSAL_SHARE = 0.5
@@ -13,7 +15,8 @@ _CAUSAL_SHARE = 0.5
 def op_seconds(op: Op, device: DeviceProfile) -> float:
     """Estimated time of one op on the device; views take none.
 
-    Source: roofline model (Williams, Waterman, Patterson 2009) with the profile's measured or assumed efficiencies.
+    Source: roofline model (Williams, Waterman, Patterson 2009) with the profile's measured or assumed
+    efficiencies.
     """
     if op.is_view:
         return 0.0
@@ -38,12 +41,12 @@ def moved_bytes(op: Op) -> int:
     return op.read_bytes + op.write_bytes
 
 
-def optimizer_seconds(parameter_bytes: int, state_bytes: int, gradient_bytes: int, device: DeviceProfile) -> float:
+def optimizer_seconds(
+    parameter_bytes: int, state_bytes: int, gradient_bytes: int, device: DeviceProfile
+) -> float:
     """Time of a fused optimizer step: parameters and states are read and written, gradients read."""
     return (2 * parameter_bytes + 2 * state_bytes + gradient_bytes) / _bandwidth(device)
 
 
 def _bandwidth(device: DeviceProfile) -> float:
     return device.memory_bytes_per_s * device.bandwidth_efficiency
-
-

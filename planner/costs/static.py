@@ -1,4 +1,6 @@
-"""Static memory per device: parameters, gradients, optimizer state, what FSDP gathers. Plain arithmetic, no torch."""
+"""Static memory per device: parameters, gradients, optimizer state, what FSDP gathers. Plain arithmetic, no
+torch.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ from planner.units import DTYPE_BYTES
 # Sharded data-parallel training gathers the block in use and prefetches the next one.
 # Source: FSDP2 (torch/distributed/fsdp/_fully_shard), one all-gather ahead by default.
 GATHERED_BLOCKS = 2
-# Block-wise 8-bit states: one byte an element, one float32 scale per 256 elements (bitsandbytes, Dettmers et al. 2022).
+# Block-wise 8-bit states: one byte an element, one float32 scale per 256 elements (bitsandbytes, Dettmers
+# et al. 2022).
 _QUANTIZED_STATE_BYTES = 1 + 4 / 256
 
 
@@ -33,8 +36,9 @@ class OptimizerCost:
     transients: float = 0.0  # copies of the parameters alive at once within the step
 
 
-# Transients: the default multi-tensor ("foreach") AdamW keeps the square roots of the second moments of all parameters
-# at once (torch/optim/adam.py, exp_avg_sq_sqrt); SGD with momentum updates in place; 8-bit and Lion kernels are fused.
+# Transients: the default multi-tensor ("foreach") AdamW keeps the square roots of the second moments of all
+# parameters at once (torch/optim/adam.py, exp_avg_sq_sqrt); SGD with momentum updates in place; 8-bit and
+# Lion kernels are fused.
 OPTIMIZER_COSTS: Mapping[str, OptimizerCost] = {
     "adamw": OptimizerCost(states=2, transients=1),
     "adam": OptimizerCost(states=2, transients=1),
@@ -73,7 +77,10 @@ def static_memory(
     trainable = sum(prod(item.shape) for item in table if item.is_trainable)
     states = trainable * (cost.states * width + cost.state_bytes)
     if optimizer == "adafactor":
-        states = sum(_factored_elements(item.shape) for item in table if item.is_trainable) * DTYPE_BYTES["float32"]
+        states = (
+            sum(_factored_elements(item.shape) for item in table if item.is_trainable)
+            * DTYPE_BYTES["float32"]
+        )
     return StaticMemory(
         parameters_bytes=_share(elements * width, fsdp) + buffer_bytes,
         gradients_bytes=_share(trainable * width, fsdp),

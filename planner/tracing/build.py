@@ -1,25 +1,50 @@
-"""From a spec to a module on the meta device and the tensors it is called with: no weights, no GPU, no downloads."""
+"""From a spec to a module on the meta device and the tensors it is called with: no weights, no GPU, no
+downloads.
+"""
 
+import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from planner.errors import MissingExtraError, PlannerError, SpecError, TraceError
-from planner.spec import InputSpec, ModelKind, RunSpec
+from planner.spec import AttentionKernel, ModelKind, RunSpec
+from planner.validation import did_you_mean
+from planner.yaml_source import KeyPath, SourcedDocument, dotted
 
 META = torch.device("meta")
 # Length of the frames axis Whisper-like encoders are built for: two mel frames per source position.
 _FRAMES_PER_SOURCE_POSITION = 2
+# Architectures whose positions are rows of a table, so that a longer sequence cannot run.
+_POSITION_TABLES = frozenset({"gpt2", "bert", "roberta", "distilbert", "opt", "gpt_neo"})
+# Parts of class names of models that give one output per token.
+_PER_TOKEN = ("CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "TokenClass", "PreTraining")
 
 
-def build_module(spec: RunSpec) -> torch.nn.Module:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """A module to trace.
+
+    Attributes:
+        module: on the meta device, in training mode.
+        attention: the kernel to show: the spec's, or eager for an architecture that has no other form.
+        notes: choices that the spec left open, for the reader.
+    """
+
+    module: torch.nn.Module
+    attention: AttentionKernel
+    notes: tuple[str, ...]
+
+
+def build_model(spec: RunSpec) -> BuiltModel:
     """The spec's module on the meta device, in training mode.
 
     Raises:
@@ -27,73 +52,175 @@ def build_module(spec: RunSpec) -> torch.nn.Module:
         MissingExtraError: transformers is needed and absent.
     """
     with torch.device(META):
-        if spec.model.kind is ModelKind.TRANSFORMERS:
-            module = _build_transformers(spec)
-        else:
-            module = _build_factory(spec)
-    if not isinstance(module, torch.nn.Module):
-        raise _at_model(spec, f"{spec.model.name} returned {type(module).__name__}, expected a torch.nn.Module")
-    return module.to(META).train()
+        built = (
+            _build_transformers(spec)
+            if spec.model.kind is ModelKind.TRANSFORMERS
+            else BuiltModel(module=_build_factory(spec), attention=spec.attention, notes=())
+        )
+    if not any(True for _ in built.module.parameters()):
+        raise _error(
+            spec, f"{spec.model.name} has no parameters, so there is nothing to train", _model_key(spec)
+        )
+    try:
+        built.module.to(META).train()
+    except Exception as error:
+        raise _error(
+            spec, f"{spec.model.name} cannot move to the meta device: {_brief(error)}", _model_key(spec)
+        ) from error
+    return built
 
 
-def import_object(reference: str, spec: RunSpec, key: str) -> Any:
-    """The object that "package.module:name" refers to; modules beside the spec file can be imported too."""
+def import_object(reference: str, spec: RunSpec, key_path: KeyPath) -> Any:
+    """The object that "package.module:name" refers to; modules beside the spec file can be imported too.
+
+    Raises:
+        SpecError: there is no such module or name, or importing it fails.
+    """
     module_name, _, attribute = reference.partition(":")
-    with _importable(Path(spec.path).parent):
-        try:
-            return getattr(importlib.import_module(module_name), attribute)
-        except ImportError as error:
-            raise _at(spec, key, f"cannot import {module_name}: {error}") from error
-        except AttributeError as error:
-            raise _at(spec, key, f"{module_name} has no attribute {attribute}") from error
-        except Exception as error:
-            raise _at(spec, key, f"importing {module_name} failed: {_brief(error)}") from error
+    try:
+        with _importable(Path(spec.path).parent):
+            module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise _error(spec, f"cannot import {module_name}: {error}", key_path) from error
+    except Exception as error:
+        raise _error(spec, f"importing {module_name} failed: {_brief(error)}", key_path) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        hint = did_you_mean(
+            attribute, tuple(name for name in vars(module) if not name.startswith("_")), plural="it has"
+        )
+        raise _error(spec, f"{module_name} has no attribute {attribute}", key_path, hint=hint) from None
 
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder.resolve()))
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
     try:
         yield
     finally:
-        sys.path.remove(str(folder.resolve()))
+        if entry in sys.path:
+            sys.path.remove(entry)
 
 
-def _build_transformers(spec: RunSpec) -> Any:
+def _build_transformers(spec: RunSpec) -> BuiltModel:
+    cls = _model_class(spec)
+    config, notes = _config(spec, cls)
+    is_eager = spec.attention is AttentionKernel.EAGER
+    config._attn_implementation = "eager" if is_eager else "sdpa"
+    try:
+        try:
+            return BuiltModel(module=cls(config), attention=spec.attention, notes=tuple(notes))
+        except (ValueError, ImportError) as error:
+            if is_eager or "attention" not in str(error).lower():
+                raise
+            # The architecture has no fused form.
+            config._attn_implementation = "eager"
+            if hasattr(config, "num_attention_heads"):
+                notes.append(
+                    f"{spec.model.name} has no scaled_dot_product_attention form in transformers: eager "
+                    "attention is traced, which saves scores of length × length for every head"
+                )
+            return BuiltModel(module=cls(config), attention=AttentionKernel.EAGER, notes=tuple(notes))
+    except Exception as error:
+        raise _config_error(spec, error) from error
+
+
+def _model_class(spec: RunSpec) -> Any:
     try:
         import transformers
     except ImportError as error:
         raise MissingExtraError("a transformers model", "hf") from error
-    cls = getattr(transformers, spec.model.name, None)
-    if cls is None or not inspect.isclass(cls) or not issubclass(cls, transformers.PreTrainedModel):
-        raise _at(spec, "model.transformers", f"transformers {transformers.__version__} has no model class {spec.model.name}")
+    name = spec.model.name
+    cls: Any = getattr(transformers, name, None)
+    if not inspect.isclass(cls) or not issubclass(cls, transformers.PreTrainedModel):
+        raise _error(
+            spec,
+            f"transformers {transformers.__version__} has no model class {name}",
+            ("model", "transformers"),
+            hint=_class_hint(cls, name, transformers),
+        )
+    return cls
+
+
+def _class_hint(found: Any, name: str, transformers: Any) -> str | None:
+    if found is not None:
+        return f"{name} is there, but is no PreTrainedModel"
+    hint = did_you_mean(name, tuple(other for other in dir(transformers) if other[:1].isupper()), plural="")
+    return hint if hint.startswith("did you mean") else None
+
+
+def _config(spec: RunSpec, cls: Any) -> tuple[Any, list[str]]:
+    """The transformers config, and what had to be assumed for it."""
+    notes: list[str] = []
     try:
         config = cls.config_class(**dict(spec.model.config))
-        config.use_cache = False  # a cache for generation would hold every layer's keys and values
-        config._attn_implementation = "eager" if spec.attention == "eager" else "sdpa"
-        try:
-            return cls(config)
-        except (ValueError, ImportError):
-            if config._attn_implementation == "eager":
-                raise
-            config._attn_implementation = "eager"  # the architecture has no fused form
-            return cls(config)
     except Exception as error:
-        raise _at_model(spec, f"{spec.model.name} cannot be built from this config: {_brief(error)}") from error
+        raise _config_error(spec, error) from error
+    _check_config_keys(spec, config, notes)
+    config.use_cache = False  # a cache for generation would hold every layer's keys and values
+    if (
+        getattr(config, "is_encoder_decoder", False)
+        and getattr(config, "decoder_start_token_id", None) is None
+    ):
+        start = getattr(config, "pad_token_id", None) or 0
+        config.decoder_start_token_id = start
+        notes.append(f"the config has no decoder_start_token_id: {start} is assumed")
+    return config, notes
 
 
-def _build_factory(spec: RunSpec) -> Any:
-    factory = import_object(spec.model.name, spec, "model.factory")
+def _check_config_keys(spec: RunSpec, config: Any, notes: list[str]) -> None:
+    """Refuse misspelt keys: the library stores any key, so a wrong one would build another model."""
+    name = type(config).__name__
+    known = set(dir(type(config)())) | set(inspect.signature(type(config)).parameters)
+    for key in spec.model.config:
+        if key in known or key not in vars(config):  # what it understands under an older name is not stored
+            continue
+        close = difflib.get_close_matches(
+            key, [other for other in known if not other.startswith("_")], n=1, cutoff=0.8
+        )
+        if close:
+            hint = f"did you mean {close[0]!r}?"
+            raise _error(spec, f"{name} has no key {key}", ("model", "config", key), hint=hint)
+        notes.append(f"{name} has no key {key}, which is ignored")
+
+
+def _config_error(spec: RunSpec, error: BaseException) -> SpecError:
+    """An error that points at the config key the message speaks of, if it names one."""
+    text = str(error)
+    named = next((key for key in spec.model.config if f"'{key}'" in text or f"`{key}`" in text), None)
+    key_path: KeyPath = ("model", "config", named) if named else _model_key(spec)
+    return _error(spec, f"{spec.model.name} cannot be built from this config: {_brief(error)}", key_path)
+
+
+def _build_factory(spec: RunSpec) -> torch.nn.Module:
+    factory = import_object(spec.model.name, spec, ("model", "factory"))
     try:
-        return factory(**dict(spec.model.arguments))
+        module = factory(**dict(spec.model.arguments))
     except PlannerError:
         raise
     except Exception as error:
-        raise _at_model(spec, f"{spec.model.name} raised {_brief(error)}") from error
+        raise _error(spec, f"{spec.model.name} raised {_brief(error)}", ("model", "factory")) from error
+    if not isinstance(module, torch.nn.Module):
+        raise _error(
+            spec,
+            f"{spec.model.name} returned {_kind(module)}, expected a torch.nn.Module",
+            ("model", "factory"),
+        )
+    return module
+
+
+def _model_key(spec: RunSpec) -> KeyPath:
+    """The key that chose the model."""
+    if spec.model.preset is not None:
+        return ("model", "preset")
+    return ("model", str(spec.model.kind))
 
 
 def build_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The keyword arguments of the module's forward, on the meta device, labels included where the model takes them.
+    """The keyword arguments of the module's forward, on the meta device, labels included where the model
+    takes them.
 
     Raises:
         SpecError: the spec does not say enough to make them.
@@ -113,10 +240,16 @@ def _default_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.T
     name = getattr(module, "main_input_name", None)
     config = getattr(module, "config", None)
     if name is None or config is None:
-        raise _at(spec, "batch", "cannot tell what a factory's forward takes; describe it under `inputs`")
+        raise _error(
+            spec, "cannot tell what a factory's forward takes", ("batch",), hint="describe it under `inputs`"
+        )
     if name == "input_ids":
         if length is None:
-            raise _at(spec, "batch.sequence_length", f"{spec.model.name} reads tokens: sequence_length is required")
+            raise _error(
+                spec,
+                f"{spec.model.name} reads tokens, so it needs sequence_length",
+                ("batch", "sequence_length"),
+            )
         _check_positions(spec, config, length)
         return {name: _tensor((batch, length), "int64")}
     if name == "pixel_values":
@@ -126,18 +259,18 @@ def _default_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.T
     if name == "input_features":
         frames = config.max_source_positions * _FRAMES_PER_SOURCE_POSITION
         return {name: _tensor((batch, config.num_mel_bins, frames), "float32")}
-    raise _at(spec, "batch", f"{spec.model.name} takes {name}; give its shape under `inputs`")
+    raise _error(spec, f"{spec.model.name} takes {name}", ("batch",), hint="give its shape under `inputs`")
 
 
 def _check_positions(spec: RunSpec, config: Any, length: int) -> None:
     limit = getattr(config, "max_position_embeddings", None)
-    has_table = getattr(config, "model_type", "") in ("gpt2", "bert", "roberta", "distilbert", "opt", "gpt_neo")
+    has_table = getattr(config, "model_type", "") in _POSITION_TABLES
     if has_table and limit is not None and length > limit:
-        raise _at(
+        raise _error(
             spec,
-            "batch.sequence_length",
-            f"{length} is more than the {limit} positions of {spec.model.name}; raise max_position_embeddings "
-            "in model.config or shorten the sequence",
+            f"{length} is more than the {limit} positions of {spec.model.name}",
+            ("batch", "sequence_length"),
+            hint="raise max_position_embeddings in model.config or shorten the sequence",
         )
 
 
@@ -149,10 +282,8 @@ def _labels(
         return None
     first = next(iter(inputs.values()))
     batch = first.shape[0]
-    is_text_out = any(
-        part in spec.model.name for part in ("CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "TokenClass", "PreTraining")
-    )
-    if not is_text_out:
+    is_per_token = any(part in spec.model.name for part in _PER_TOKEN)
+    if not is_per_token:
         return _tensor((batch,), "int64")
     if spec.batch.sequence_length is not None:
         return _tensor((batch, spec.batch.sequence_length), "int64")
@@ -165,7 +296,7 @@ def _labels(
 def loss_function(spec: RunSpec) -> Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]:
     """A function from forward's output and the inputs to a scalar loss, as the spec chooses it."""
     if spec.loss is not None and spec.loss != "mean":
-        chosen = import_object(spec.loss, spec, "loss")
+        chosen = import_object(spec.loss, spec, ("loss",))
         return lambda output, inputs: chosen(output, inputs)
     wants_own = spec.loss is None
     return lambda output, inputs: default_loss(output, own=wants_own)
@@ -181,25 +312,39 @@ def default_loss(output: Any, *, own: bool = True) -> torch.Tensor:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if isinstance(loss, torch.Tensor):
             return loss
-    for leaf in torch.utils._pytree.tree_leaves(dict(output) if isinstance(output, Mapping) else output):
+    for leaf in tree_leaves(dict(output) if isinstance(output, Mapping) else output):
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad:
             return leaf if leaf.dim() == 0 else leaf.float().mean()
-    raise TraceError("forward returned no floating-point tensor that requires a gradient; give `loss`")
+    raise TraceError(
+        f"forward returned {_kind(output)} without a floating-point tensor that requires a gradient",
+        hint="name a function under `loss` that returns a scalar, or train some parameter",
+    )
 
 
 def _tensor(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     return torch.empty(shape, dtype=getattr(torch, dtype), device=META)
 
 
+def _error(spec: RunSpec, message: str, key_path: KeyPath, *, hint: str | None = None) -> SpecError:
+    """An error that points at the key, or at the nearest key around it that stands in the file."""
+    position = SourcedDocument(data=None, lines=spec.lines, path=spec.path).position(key_path)
+    return SpecError(
+        message,
+        path=spec.path,
+        line=position.line if position else None,
+        column=position.column if position else None,
+        key=dotted(key_path),
+        hint=hint,
+    )
+
+
 def _brief(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    """The error in one line, with its second line if the first only introduces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return f"{type(error).__name__}: " + " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
-def _at(spec: RunSpec, key: str, message: str) -> SpecError:
-    line, column = spec.lines.get(tuple(key.split(".")), (None, None))
-    return SpecError(message, path=spec.path, key=key, line=line, column=column)
-
-
-def _at_model(spec: RunSpec, message: str) -> SpecError:
-    return _at(spec, "model", message)
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,8 +1,8 @@
 """Watches one step: ops and storages by dispatch, saved tensors by hooks, module paths by module hooks.
 
-The recorder keeps nothing that autograd saves: pack drops the tensor, unpack hands out a fresh one of the same
-layout. What remains alive is alive for another reason, so every storage shows its natural life, and every fresh tensor
-shows exactly how long backward holds what it unpacked.
+The recorder keeps nothing that autograd saves: pack drops the tensor, unpack hands out a fresh one of the
+same layout. What remains alive is alive for another reason, so every storage shows its natural life, and
+every fresh tensor shows exactly how long backward holds what it unpacked.
 """
 
 import weakref
@@ -17,16 +17,23 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from planner.errors import TraceError
 from planner.graph import Op, Phase, SavedTensor, StorageKind
+from planner.tracing.operators import (
+    CallTable,
+    Operator,
+    is_causal,
+    is_random,
+    layout_bytes,
+    operator_of,
+    tensors_in,
+    written_tensors,
+)
 
 STATIC_KINDS = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.INPUT, StorageKind.CONSTANT})
-_IGNORED_NAMESPACES = frozenset({"prim", "profiler"})
-# Allocations without content. Whoever fills them is either a later in-place op or invisible to dispatch.
-_EMPTY_OPS = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"})
 _DTYPE_PREFIX = "torch."
+_ADD = "aten.add.Tensor"
 NEVER = 2**62
 
 
@@ -41,7 +48,6 @@ class StorageLife:
     alloc_step: int
     free_step: int = NEVER
     versions: list[int] = field(default_factory=list)  # value index of each version
-    is_undefined: bool = False  # allocated empty and not yet written
 
 
 @dataclass(slots=True)
@@ -68,6 +74,25 @@ class SavedRecord:
     uses: list[list[int]] = field(default_factory=list)
 
 
+class _Packed:
+    """What autograd holds in a saved tensor's place: its layout, or the tensor itself where it is really
+    kept.
+    """
+
+    __slots__ = ("_on_release", "kept", "layout", "record")
+
+    def __init__(
+        self, record: SavedRecord, layout: Any, kept: torch.Tensor | None, on_release: Callable[[], None]
+    ) -> None:
+        self.record = record
+        self.layout = layout
+        self.kept = kept
+        self._on_release = on_release
+
+    def __del__(self) -> None:
+        self._on_release()
+
+
 class Recorder(TorchDispatchMode):
     """Records one forward and backward of a module into plain lists.
 
@@ -80,7 +105,7 @@ class Recorder(TorchDispatchMode):
     def __init__(
         self, module: torch.nn.Module, inputs: dict[str, torch.Tensor], *, keep_saved: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.storages: list[StorageLife] = []
         self.values: list[ValueRecord] = []
@@ -88,9 +113,12 @@ class Recorder(TorchDispatchMode):
         self.step = 0
         self.backward_step = 0
         self.phase = Phase.FORWARD
+        self.accumulations: list[int] = []  # positions in `ops`
         self._keep_saved = keep_saved
         self._is_paused = False
-        self._by_address: dict[int, int] = {}
+        self._is_in_formula = False
+        self._calls_made = CallTable()
+        self._by_address: dict[int, StorageLife] = {}
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._stack: list[tuple[str, int]] = [("", 0)]
         self._paths = {id(child): name for name, child in module.named_modules()}
@@ -103,9 +131,10 @@ class Recorder(TorchDispatchMode):
             (StorageKind.INPUT, iter(inputs.items())),
         ):
             for name, tensor in named:
+                self._check_dense(tensor, kind)
                 self._storage(tensor, kind=kind, name=name)
 
-    # -- storages and values ------------------------------------------------------------------------------------
+    # -- storages and values ---------------------------------------------------------------------------------
 
     def _storage(
         self, tensor: torch.Tensor, *, kind: StorageKind, name: str = "", producer: int | None = None
@@ -113,20 +142,24 @@ class Recorder(TorchDispatchMode):
         """The record of the tensor's storage, made if it is seen for the first time."""
         storage = tensor.untyped_storage()
         address = storage._cdata
-        if address in self._by_address:
-            return self.storages[self._by_address[address]]
-        life = StorageLife(len(self.storages), storage.nbytes(), kind, name, self.step)
-        self.storages.append(life)
-        self._by_address[address] = life.index
-        self._new_version(life, producer)
+        life = self._by_address.get(address)
+        if life is None:
+            life = StorageLife(len(self.storages), storage.nbytes(), kind, name, self.step)
+            self.storages.append(life)
+            self._new_version(life, producer)
+            self._watch(storage, life)
+        return life
+
+    def _watch(self, storage: torch.UntypedStorage, life: StorageLife) -> None:
+        """Note the step at which the storage dies."""
+        address = storage._cdata
+        self._by_address[address] = life
 
         def on_free(_: Any) -> None:
             life.free_step = self.step
-            self._by_address.pop(address, None)
-            self._watches.pop(address, None)
+            del self._by_address[address], self._watches[address]
 
         self._watches[address] = weakref.ref(storage, on_free)
-        return life
 
     def _new_version(self, life: StorageLife, producer: int | None) -> int:
         life.versions.append(len(self.values))
@@ -137,69 +170,109 @@ class Recorder(TorchDispatchMode):
         """Index of the current value behind a tensor; a tensor never seen before is a constant."""
         return self._storage(tensor, kind=StorageKind.CONSTANT).versions[-1]
 
-    # -- ops ----------------------------------------------------------------------------------------------------
+    # -- ops -------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operator = operator_of(func)
         kwargs = kwargs or {}
-        if self._is_paused or func.namespace in _IGNORED_NAMESPACES:
+        if self._is_paused or operator.is_ignored:
             return func(*args, **kwargs)
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if any(tensor.layout is not torch.strided for tensor in inputs):
-            raise TraceError(f"{func} works on a sparse tensor, which cannot be planned; use dense tensors")
-        reads = tuple(dict.fromkeys(self.value_of(tensor) for tensor in inputs))
-        module_fqn, module_call = self._where()
-        written = [self._storage(t, kind=StorageKind.CONSTANT) for t in _mutated(func, args, kwargs)]
-        result = func(*args, **kwargs)
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        writes = self._record_writes(func, written, outputs)
+        inputs = tensors_in((args, kwargs) if kwargs else args)
+        for tensor in inputs:
+            self._check_dense(tensor, operator.name)
+        reads = tuple(dict.fromkeys([self.value_of(tensor) for tensor in inputs]))
+        where = self._where()
+        written = self._written(operator, args, kwargs)
+        result, flops = self._calls_made.run(func, operator, args, kwargs)
+        outputs = tensors_in(result)
+        for tensor in outputs:
+            self._check_dense(tensor, operator.name)
+        writes = self._record_writes(written, outputs)
+        if operator.name == _ADD and self._is_accumulation(args, writes):
+            self.accumulations.append(len(self.ops))
         self.ops.append(
             Op(
                 step=self.step,
-                name=str(func),
+                name=operator.name,
                 phase=self.phase,
-                module_fqn=module_fqn,
-                module_call=module_call,
+                module_fqn=where[0],
+                module_call=where[1],
                 reads=reads,
                 writes=writes,
-                read_bytes=sum(_extent_bytes(tensor) for tensor in inputs) if writes else 0,
-                write_bytes=sum(_extent_bytes(tensor) for tensor in outputs) if writes else 0,
-                flops=_flops(func, args, kwargs, result),
+                read_bytes=_traffic_bytes(inputs) if writes else 0,
+                write_bytes=_traffic_bytes(outputs) if writes else 0,
+                flops=flops,
                 dtype=_compute_dtype(inputs, outputs),
                 shape=tuple(outputs[0].shape) if outputs else (),
                 is_view=not writes,
-                is_random=_is_random(func, args, kwargs),
-                is_causal=bool(_argument(func, "is_causal", args, kwargs)),
+                is_random=is_random(operator, args, kwargs),
+                is_causal=is_causal(operator, args, kwargs),
                 mutates_state=any(life.kind in STATIC_KINDS for life in written),
-                is_opaque=_base_name(func) in _EMPTY_OPS,
+                is_opaque=operator.is_opaque,
             )
         )
         self.step += 1
         return result
 
-    def _record_writes(
-        self, func: Any, written: list[StorageLife], outputs: list[torch.Tensor]
-    ) -> tuple[int, ...]:
-        writes = [self._new_version(life, self.step) for life in {life.index: life for life in written}.values()]
+    def _written(self, operator: Operator, args: Any, kwargs: Any) -> list[StorageLife]:
+        """The storages the call writes to, each once."""
+        if not operator.written:
+            return []
+        lives = [self._storage(t, kind=StorageKind.CONSTANT) for t in written_tensors(operator, args, kwargs)]
+        return list({life.index: life for life in lives}.values())
+
+    def _record_writes(self, written: list[StorageLife], outputs: list[torch.Tensor]) -> tuple[int, ...]:
+        writes = [self._new_version(life, self.step) for life in written]
         for tensor in outputs:
             if tensor.untyped_storage()._cdata not in self._by_address:
                 life = self._storage(tensor, kind=StorageKind.ACTIVATION, producer=self.step)
                 writes.append(life.versions[0])
         return tuple(writes)
 
+    def _is_accumulation(self, args: Any, writes: tuple[int, ...]) -> bool:
+        """Whether autograd is adding up two gradients of one tensor, which it does between its nodes'
+        formulas.
+
+        Without a dispatch mode it adds in place to the first one if it holds the last reference to it, as
+        `merge_accumulations` does. Source: torch/csrc/autograd/input_buffer.cpp, `accumulate`, torch 2.13.
+        """
+        if self.phase is Phase.FORWARD or self._is_in_formula or not writes:
+            return False
+        first, second = args[:2]
+        return (
+            isinstance(first, torch.Tensor)
+            and isinstance(second, torch.Tensor)
+            and first.shape == second.shape
+            and first.dtype == second.dtype
+            and layout_bytes(first) == first.nbytes
+        )
+
     def _where(self) -> tuple[str, int]:
-        """The module a forward op runs in, or that the forward op belonged to which backward now differentiates."""
+        """The module a forward op runs in, or that the forward op belonged to which backward now
+        differentiates.
+
+        A node of the autograd graph is made, and takes its number, just before its op is dispatched.
+        """
         if self.phase is Phase.FORWARD:
-            self._by_sequence[torch.autograd._get_sequence_nr()] = self._stack[-1]  # type: ignore[attr-defined]
-            return self._stack[-1]
+            where = self._stack[-1]
+            self._by_sequence.setdefault(torch.autograd._get_sequence_nr() - 1, where)  # type: ignore[attr-defined]
+            return where
         node = torch._C._current_autograd_node()
         return self._by_sequence.get(node._sequence_nr(), ("", 0)) if node is not None else ("", 0)
 
-    # -- saved tensors ------------------------------------------------------------------------------------------
+    def _check_dense(self, tensor: torch.Tensor, what: str) -> None:
+        if tensor.layout is not torch.strided:
+            raise TraceError(
+                f"{what} is a sparse tensor or works on one, which cannot be planned",
+                module_fqn=self.current_module,
+                hint="use dense tensors",
+            )
 
-    def pack(self, tensor: torch.Tensor) -> Any:
+    # -- saved tensors ---------------------------------------------------------------------------------------
+
+    def pack(self, tensor: torch.Tensor) -> _Packed:
         """Record a saved tensor; only those on parameters, buffers, inputs and constants are really kept."""
         value = self.value_of(tensor)
-        life = self.storages[self.values[value].storage]
         where = self._stack[-1]
         producer = self.values[value].producer
         record = SavedRecord(
@@ -209,46 +282,51 @@ class Recorder(TorchDispatchMode):
             ordinal=self._packed[where],
             op="" if producer is None else self._op_name(producer),
             shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix(_DTYPE_PREFIX),
+            dtype=_dtype_name(tensor.dtype),
         )
         self._packed[where] += 1
         self.saved.append(record)
-        if self._keep_saved or life.kind in STATIC_KINDS:
-            return tensor
-        return (record, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+        kind = self.storages[self.values[value].storage].kind
+        is_kept = self._keep_saved or kind in STATIC_KINDS
+        layout = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+        return _Packed(record, layout, tensor if is_kept else None, self._leave_formula)
 
-    def unpack(self, packed: Any) -> torch.Tensor:
+    def unpack(self, packed: _Packed) -> torch.Tensor:
         """A fresh tensor of the packed layout, watched until backward lets go of it."""
-        if isinstance(packed, torch.Tensor):
-            return packed
-        record, shape, stride, dtype, device = packed
+        # A node unpacks all it saved when its formula begins, and releases it when the formula has ended.
+        self._is_in_formula = True
+        if packed.kept is not None:
+            return packed.kept
+        shape, stride, dtype, device = packed.layout
         self._is_paused = True
         try:
             tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
         finally:
             self._is_paused = False
-        storage = tensor.untyped_storage()
         # Backward reads the saved value, so the stand-in shares its versions: op records stay true.
-        index = self.values[record.value].storage
+        original = self.storages[self.values[packed.record.value].storage]
+        storage = tensor.untyped_storage()
         address = storage._cdata
-        self._by_address[address] = index
+        self._by_address[address] = original
         use = [self.step, NEVER]
-        record.uses.append(use)
+        packed.record.uses.append(use)
 
         def on_free(_: Any) -> None:
             use[1] = self.step
-            self._by_address.pop(address, None)
-            self._watches.pop(address, None)
+            del self._by_address[address], self._watches[address]
 
         self._watches[address] = weakref.ref(storage, on_free)
         self.step += 1
         return tensor
 
+    def _leave_formula(self) -> None:
+        self._is_in_formula = False
+
     def _op_name(self, step: int) -> str:
         position = bisect_left(self.ops, step, key=lambda op: op.step)
         return self.ops[position].name
 
-    # -- modules ------------------------------------------------------------------------------------------------
+    # -- modules ---------------------------------------------------------------------------------------------
 
     def _enter_module(self, module: torch.nn.Module, inputs: Any) -> None:
         path = self._paths.get(id(module))
@@ -268,7 +346,7 @@ class Recorder(TorchDispatchMode):
         path, call = self._stack[-1]
         leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)]
         for position, tensor in enumerate(leaves):
-            if tensor.untyped_storage()._cdata in self._by_address:
+            if tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._by_address:
                 value = self.values[self.value_of(tensor)]
                 value.boundary = value.boundary or f"{path}:{call}:{side}:{position}"
 
@@ -277,18 +355,14 @@ class Recorder(TorchDispatchMode):
         """Path of the module whose forward is running."""
         return self._stack[-1][0]
 
-    # -- the step -----------------------------------------------------------------------------------------------
+    # -- the step --------------------------------------------------------------------------------------------
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While active, everything is recorded."""
         with ExitStack() as stack:
-            handles: list[Any] = [
-                register_module_forward_pre_hook(self._enter_module),
-                register_module_forward_hook(self._leave_module),
-            ]
-            for handle in handles:
-                stack.callback(handle.remove)
+            stack.callback(register_module_forward_pre_hook(self._enter_module).remove)
+            stack.callback(register_module_forward_hook(self._leave_module).remove)
             stack.enter_context(self)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack))
             yield
@@ -302,6 +376,7 @@ class Recorder(TorchDispatchMode):
         """Close what is still open and name the parameters' gradients."""
         for name, parameter in module.named_parameters():
             if parameter.grad is not None:
+                self._check_dense(parameter.grad, f"the gradient of {name}")
                 life = self._storage(parameter.grad, kind=StorageKind.GRADIENT, name=name)
                 life.kind, life.name = StorageKind.GRADIENT, name
         self._watches.clear()
@@ -329,47 +404,17 @@ class Recorder(TorchDispatchMode):
         )
 
 
-def _base_name(func: Any) -> str:
-    return f"{func.namespace}.{func._schema.name.split('::')[1]}"
-
-
-def _mutated(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that the operator's schema says it writes to."""
-    found = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            item = kwargs.get(argument.name, args[position] if position < len(args) else None)
-            found += [leaf for leaf in tree_leaves(item) if isinstance(leaf, torch.Tensor)]
-    return found
-
-
-def _argument(func: Any, name: str, args: Any, kwargs: Any) -> Any:
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.name == name:
-            return kwargs.get(name, args[position] if position < len(args) else argument.default_value)
-    return None
-
-
-def _is_random(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether two calls with equal inputs may differ. Attention is tagged random but is not without dropout."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    dropout = _argument(func, "dropout_p", args, kwargs)
-    return dropout is None or dropout > 0.0
-
-
-def _extent_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that reading the tensor touches: an expanded tensor is no larger than its storage."""
-    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
-
-
-def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    formula: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
-    return int(formula(*args, **kwargs, out_val=result)) if formula is not None else 0
+def _traffic_bytes(tensors: list[torch.Tensor]) -> int:
+    """Bytes that reading the tensors touches: an expanded tensor is no larger than its storage."""
+    return sum(min(tensor.nbytes, tensor.untyped_storage().nbytes()) for tensor in tensors)
 
 
 def _compute_dtype(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> str:
     for tensor in (*inputs, *outputs):
         if tensor.is_floating_point() or tensor.is_complex():
-            return str(tensor.dtype).removeprefix(_DTYPE_PREFIX)
-    return str(outputs[0].dtype).removeprefix(_DTYPE_PREFIX) if outputs else ""
+            return _dtype_name(tensor.dtype)
+    return _dtype_name(outputs[0].dtype) if outputs else ""
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix(_DTYPE_PREFIX)

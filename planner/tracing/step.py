@@ -1,66 +1,90 @@
 """Runs one step of a module under the recorder and turns what it saw into an op graph."""
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import networkx as nx
 import torch
 
 from planner.blocks import BlockIndex, block_levels
 from planner.costs.static import ParameterInfo, static_memory
 from planner.errors import PlannerError, TraceError
-from planner.graph import ModuleInfo, Storage, StorageKind, StepInfo, Value, build_graph
+from planner.graph import (
+    ModuleInfo,
+    OpGraph,
+    StaticMemory,
+    StepInfo,
+    Storage,
+    StorageKind,
+    Value,
+    build_graph,
+)
 from planner.spec import AttentionKernel
+from planner.tracing.accumulation import merge_accumulations
 from planner.tracing.autocast import Autocast
 from planner.tracing.lowering import KernelLowering, Kernels
 from planner.tracing.recorder import Recorder
 from planner.tracing.steady import assumptions
 
 LossFunction = Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]
-_DTYPE_PREFIX = "torch."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """How a step is run, apart from the module and what it is called with.
+
+    Attributes:
+        parameter_dtype, compute_dtype: as in the spec's `precision`.
+        optimizer: a key of `planner.costs.static.OPTIMIZER_COSTS`.
+        kernels: whose operators to show.
+        attention: the attention kernel.
+        fsdp: over how many devices the static memory is sharded.
+        name: what to call the model in reports; its class name if empty.
+        tokens: samples × length of one micro-batch.
+        notes: what the reader should know of how the model was made.
+    """
+
+    parameter_dtype: str
+    compute_dtype: str
+    optimizer: str
+    kernels: Kernels = Kernels.CUDA
+    attention: AttentionKernel = AttentionKernel.FLASH
+    fsdp: int = 1
+    name: str = ""
+    tokens: int = 1
+    notes: tuple[str, ...] = ()
 
 
 def trace_step(
     module: torch.nn.Module,
-    inputs: Mapping[str, torch.Tensor],
+    inputs: Mapping[str, Any],
     *,
     positional: tuple[Any, ...] = (),
     loss: LossFunction,
-    kernels: Kernels = Kernels.CUDA,
-    attention: AttentionKernel = AttentionKernel.FLASH,
-    parameter_dtype: str,
-    compute_dtype: str,
-    optimizer: str,
-    fsdp: int = 1,
-    name: str = "",
-    tokens: int = 1,
-) -> nx.DiGraph:
+    settings: StepSettings,
+) -> OpGraph:
     """The op graph of one forward and backward of a module on meta tensors.
 
-    The caller is assumed to hold the inputs and the outputs of forward until the step ends, as a plain loop does.
+    The caller is assumed to hold the inputs and the outputs of forward until the step ends, as a plain loop
+    does.
 
     Args:
         module: on the meta device, in training mode; its parameters' gradients are set and cleared again.
         inputs: keyword arguments of forward, on the meta device.
         positional: positional arguments of forward.
         loss: scalar from forward's output and the inputs.
-        kernels: whose operators to show.
-        attention: the attention kernel.
-        parameter_dtype, compute_dtype: as in the spec's `precision`.
-        optimizer, fsdp: for static memory.
-        name: what to call the model in reports.
-        tokens: samples × length of one micro-batch.
+        settings: everything else.
 
     Raises:
         TraceError: forward, loss or backward failed on tensors without data; names the module.
     """
-    uses_autocast = fsdp == 1 and parameter_dtype != compute_dtype
-    autocast = Autocast(getattr(torch, compute_dtype)) if uses_autocast else None
-    lowering = KernelLowering(kernels=kernels, attention=attention, autocast=autocast)
-    named = {**inputs, **{f"argument {i}": item for i, item in enumerate(positional) if isinstance(item, torch.Tensor)}}
-    recorder = Recorder(module, named)
+    autocast = None
+    if settings.fsdp == 1 and settings.parameter_dtype != settings.compute_dtype:
+        autocast = Autocast(getattr(torch, settings.compute_dtype))
+    lowering = KernelLowering(kernels=settings.kernels, attention=settings.attention, autocast=autocast)
+    recorder = Recorder(module, _named_tensors(inputs, positional))
     module.zero_grad(set_to_none=True)
     try:
         with assumptions() as notes, recorder.watching(), torch.enable_grad():
@@ -71,32 +95,24 @@ def trace_step(
                 autocast.forget()
             _check_loss(scalar)
             recorder.begin_backward()
-            scalar.backward()
+            scalar.backward()  # type: ignore[no-untyped-call]
         recorder.finish(module)
-    except PlannerError:
-        raise
+    except PlannerError as error:
+        raise _in_module(error, recorder.current_module) from error.__cause__
     except Exception as error:
-        raise TraceError(
-            f"{type(error).__name__}: {_first_line(error)}",
-            module_fqn=recorder.current_module,
-            hint="the step is traced on tensors without data: code that reads values, or moves tensors to a fixed "
-            "device, cannot run",
-        ) from error
+        raise _trace_error(error, recorder.current_module) from error
     finally:
         module.zero_grad(set_to_none=True)
     del output, scalar
-    return _assemble(
-        recorder,
-        module,
-        notes=(*notes, *(f"{reason} ({count} calls)" for reason, count in lowering.fallbacks.items())),
-        attention=attention,
-        parameter_dtype=parameter_dtype,
-        compute_dtype=compute_dtype,
-        optimizer=optimizer,
-        fsdp=fsdp,
-        name=name,
-        tokens=tokens,
-    )
+    merge_accumulations(recorder)
+    notes = [*settings.notes, *notes, *lowering.notes]
+    return _assemble(recorder, module, replace(settings, notes=tuple(notes)))
+
+
+def _named_tensors(inputs: Mapping[str, Any], positional: tuple[Any, ...]) -> dict[str, torch.Tensor]:
+    """The tensors the caller holds, by the name under which a report shows them."""
+    named = {**inputs, **{f"argument {position}": item for position, item in enumerate(positional)}}
+    return {name: item for name, item in named.items() if isinstance(item, torch.Tensor)}
 
 
 def _check_loss(scalar: Any) -> None:
@@ -107,29 +123,99 @@ def _check_loss(scalar: Any) -> None:
         raise TraceError("the loss does not depend on any trainable parameter")
 
 
-def _assemble(
-    recorder: Recorder,
-    module: torch.nn.Module,
-    *,
-    notes: tuple[str, ...],
-    attention: AttentionKernel,
-    parameter_dtype: str,
-    compute_dtype: str,
-    optimizer: str,
-    fsdp: int,
-    name: str,
-    tokens: int,
-) -> nx.DiGraph:
+def _in_module(error: PlannerError, module_fqn: str) -> PlannerError:
+    """The same error, with the module's path where it could not know it."""
+    if isinstance(error, TraceError) and not error.module_fqn and module_fqn:
+        return TraceError(error.message, module_fqn=module_fqn, hint=error.hint)
+    return error
+
+
+# Parts of what PyTorch says, and what to try then.
+_HINTS = (
+    (
+        ("meta tensor", "item()", "cannot copy out", "expected device meta", "_local_scalar_dense"),
+        "the step is traced on tensors without data: code that reads values, or that puts tensors on a "
+        "fixed device, cannot run",
+    ),
+    (("sparse",), "sparse tensors cannot be planned: use dense ones"),
+    (
+        ("required positional argument", "'nonetype' object"),
+        "describe every tensor that forward needs under `inputs`",
+    ),
+)
+_LONGEST_MESSAGE = 240
+
+
+def _trace_error(error: Exception, module_fqn: str) -> TraceError:
+    lines = str(error).strip().splitlines()
+    text = lines[0].partition(". ")[0][:_LONGEST_MESSAGE] if lines else "no message"
+    hint = next((hint for signs, hint in _HINTS if any(sign in text.lower() for sign in signs)), None)
+    return TraceError(f"{type(error).__name__}: {text}", module_fqn=module_fqn, hint=hint)
+
+
+def _assemble(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) -> OpGraph:
+    # Ops by the hundred thousand survive each pass of the cyclic collector, which finds nothing: none is
+    # cyclic.
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _graph(recorder, module, settings)
+    finally:
+        if was_collecting:
+            gc.enable()
+
+
+def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) -> OpGraph:
     table = module_table(module)
+    parameters = _parameters(module, table)
+    storages = _storages(recorder)
+    if settings.fsdp > 1:
+        storages = _reduce_gradients(storages, {item.fqn: item.block for item in parameters})
+    static = static_memory(
+        parameters,
+        buffer_bytes=sum(s.size_bytes for s in storages if s.kind is StorageKind.BUFFER),
+        parameter_dtype=settings.parameter_dtype,
+        compute_dtype=settings.compute_dtype,
+        optimizer=settings.optimizer,
+        fsdp=settings.fsdp,
+    )
+    return build_graph(
+        ops=recorder.ops,
+        storages=storages,
+        values=_values(recorder),
+        saved_tensors=recorder.saved_tensors(),
+        modules=table,
+        step=StepInfo(
+            model=settings.name or type(module).__name__,
+            torch_version=torch.__version__.partition("+")[0],
+            attention=str(settings.attention),
+            steps=recorder.step,
+            backward_step=recorder.backward_step,
+            parameters=sum(parameter.numel() for parameter in module.parameters()),
+            static=static,
+            tokens=settings.tokens,
+            notes=settings.notes,
+            sharded_gradient_ratio=_sharded_gradient_ratio(static, storages, settings.fsdp),
+        ),
+    )
+
+
+def _parameters(module: torch.nn.Module, table: tuple[ModuleInfo, ...]) -> tuple[ParameterInfo, ...]:
     levels = block_levels(table)
     block_of = BlockIndex(levels[0] if levels else ())
-    parameters = tuple(
+    return tuple(
         ParameterInfo(
-            fqn=fqn, shape=tuple(parameter.shape), is_trainable=parameter.requires_grad, block=block_of(fqn)
+            fqn=fqn,
+            shape=tuple(parameter.shape),
+            is_trainable=parameter.requires_grad,
+            block=block_of(fqn),
         )
         for fqn, parameter in module.named_parameters()
     )
-    storages = tuple(
+
+
+def _storages(recorder: Recorder) -> tuple[Storage, ...]:
+    return tuple(
         Storage(
             index=life.index,
             size_bytes=life.size_bytes,
@@ -140,45 +226,24 @@ def _assemble(
         )
         for life in recorder.storages
     )
-    if fsdp > 1:
-        storages = _reduce_gradients(storages, {item.fqn: item.block for item in parameters})
-    static = static_memory(
-        parameters,
-        buffer_bytes=sum(s.size_bytes for s in storages if s.kind is StorageKind.BUFFER),
-        parameter_dtype=parameter_dtype,
-        compute_dtype=compute_dtype,
-        optimizer=optimizer,
-        fsdp=fsdp,
+
+
+def _values(recorder: Recorder) -> tuple[Value, ...]:
+    return tuple(
+        Value(
+            index=index,
+            storage=record.storage,
+            version=record.version,
+            producer=record.producer,
+            boundary=record.boundary,
+        )
+        for index, record in enumerate(recorder.values)
     )
+
+
+def _sharded_gradient_ratio(static: StaticMemory, storages: tuple[Storage, ...], fsdp: int) -> float:
     traced = sum(s.size_bytes for s in storages if s.kind is StorageKind.GRADIENT)
-    return build_graph(
-        ops=recorder.ops,
-        storages=storages,
-        values=(
-            Value(
-                index=index,
-                storage=record.storage,
-                version=record.version,
-                producer=record.producer,
-                boundary=record.boundary,
-            )
-            for index, record in enumerate(recorder.values)
-        ),
-        saved_tensors=recorder.saved_tensors(),
-        modules=table,
-        step=StepInfo(
-            model=name or type(module).__name__,
-            torch_version=torch.__version__.partition("+")[0],
-            attention=str(attention),
-            steps=recorder.step,
-            backward_step=recorder.backward_step,
-            parameters=sum(parameter.numel() for parameter in module.parameters()),
-            static=static,
-            tokens=tokens,
-            notes=notes,
-            sharded_gradient_ratio=static.gradients_bytes / traced if fsdp > 1 and traced else 0.0,
-        ),
-    )
+    return static.gradients_bytes / traced if fsdp > 1 and traced else 0.0
 
 
 def _reduce_gradients(
@@ -186,8 +251,8 @@ def _reduce_gradients(
 ) -> tuple[Storage, ...]:
     """The storages with each unsharded gradient freed once its FSDP unit has all of them.
 
-    A unit (a block, or the root) reduces its gradients when the last of them is there; the shard that remains is
-    counted by the timeline from the same step on.
+    A unit (a block, or the root) reduces its gradients when the last of them is there; the shard that
+    remains is counted by the timeline from the same step on.
     """
     last: defaultdict[str | None, int] = defaultdict(int)
     for storage in storages:
@@ -209,13 +274,10 @@ def module_table(module: torch.nn.Module) -> tuple[ModuleInfo, ...]:
             fqn=fqn,
             class_name=type(child).__name__,
             is_container=isinstance(child, torch.nn.ModuleList | torch.nn.Sequential),
-            is_checkpoint_unit=any(cls.__name__ == "GradientCheckpointingLayer" for cls in type(child).__mro__),
+            is_checkpoint_unit=any(
+                cls.__name__ == "GradientCheckpointingLayer" for cls in type(child).__mro__
+            ),
             parameters=sum(parameter.numel() for parameter in child.parameters()),
         )
         for fqn, child in module.named_modules()
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else "no message"

@@ -1,0 +1,389 @@
+"""The `planner` command: wires specs, tracing, solving and reports together, and turns errors into exit codes.
+
+Nothing heavy is imported before a command needs it: `planner --help` loads neither torch nor a solver. What is printed is
+made in `planner.reporting`; results go to stdout, progress and errors to stderr.
+"""
+
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner import __version__
+from planner.errors import InfeasibleError, PlannerError, SpecError, UnitError
+from planner.extras import needs
+
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
+    from planner.errors import WayOut
+    from planner.graph import OpGraph
+    from planner.spec import RunSpec
+
+_INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report it
+_INTERRUPTED = "error: interrupted"
+_STDOUT = "-"
+
+# Held while a file is written.
+_writing = threading.Lock()
+
+Report = Callable[[str], None]
+
+
+class _Commands(click.Group):
+    """A group whose commands end an error in one line on stderr and the error's exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with _ended_by_interrupt():
+                return super().invoke(ctx)
+        except PlannerError as error:
+            _say(f"error: {error}")
+            ctx.exit(error.exit_status)
+        except KeyboardInterrupt:
+            _say(_INTERRUPTED)
+            ctx.exit(_INTERRUPTED_STATUS)
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """While a command runs, Ctrl-C ends the process at once, but never in the middle of writing a file.
+
+    A KeyboardInterrupt would come too late: Python sees a signal only once the solver returns to it. And OR-Tools takes the
+    signal for "stop and give what you have". So the signal is blocked, before any library starts a thread, and one
+    thread waits for it.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    is_over = threading.Event()
+
+    def watch() -> None:
+        signal.sigwait({signal.SIGINT})
+        with _writing:
+            if not is_over.is_set():
+                _say(_INTERRUPTED)
+                os._exit(_INTERRUPTED_STATUS)
+
+    handler = signal.getsignal(signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        signal.pthread_kill(watcher.ident or 0, signal.SIGINT)
+        watcher.join()
+        signal.signal(signal.SIGINT, handler)  # OR-Tools leaves another one behind
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+class _Number(click.FloatRange):
+    """A finite number within a range: `FloatRange` alone lets nan pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="planner")
+def main() -> None:
+    """Plan which saved tensors of a PyTorch training step to save and which to recompute.
+
+    \b
+    Examples:
+      planner solve examples/llama-3-8b.yaml --budget 40GB
+      planner trace examples/llama-3-8b.yaml
+      planner devices
+
+    Exit status: 0 done; 1 no plan fits the budget; 2 the input cannot be used; 130 interrupted.
+    """
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+_quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+_verbose_option = click.option(
+    "--verbose", "-v", is_flag=True, help="Let warnings and log lines of torch and the model through."
+)
+
+
+@main.command()
+@click.argument("spec")
+@click.option(
+    "--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30)."
+)
+@click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
+@click.option("--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout.")
+@click.option(
+    "--time-limit",
+    type=_Number(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop solving then, with the best plan found.",
+)
+@click.option(
+    "--gap",
+    type=_Number(min=0, max=1),
+    default=0.0005,
+    show_default=True,
+    metavar="FRACTION",
+    help="Stop once recomputation is within this fraction of the least possible.",
+)
+@click.option("--no-advice", is_flag=True, help="When no plan fits, do not look for changes that would.")
+@_json_option
+@_quiet_option
+@_verbose_option
+def solve(
+    *,
+    spec: str,
+    budget: str,
+    device: str | None,
+    output: str | None,
+    time_limit: float,
+    gap: float,
+    no_advice: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Find the cheapest plan for SPEC that fits the budget, and write it to a file.
+
+    Prints the predicted memory and time beside what people do today. When no plan fits, nothing is written, the exit
+    status is 1, and up to three changes of the spec are tried.
+
+    \b
+    Examples:
+      planner solve examples/llama-3-8b.yaml --budget 40GB
+      planner solve model.yaml --budget 22GiB --device rtx-4090 -o plans/4090.yaml
+      planner solve model.yaml --budget 40GB --json --quiet | jq .predicted_peak_bytes
+    """
+    if as_json and output == _STDOUT:
+        raise click.UsageError("--json and -o - both print to stdout; use one of them")
+    report = _progress(quiet)
+    budget_bytes = _budget(budget)
+    run = _load(spec)
+    profile = _device(run, device)
+    path = Path(output or f"{Path(spec).stem}.plan.yaml")
+    with needs("planner solve"):
+        from planner.plan import check_writable, format_plan, write_plan
+        from planner.planning import solve_graph
+        from planner.reporting import documents, summary, text
+        from planner.solving.search import Limits
+    if output != _STDOUT:
+        check_writable(path)
+    if budget_bytes > profile.memory_bytes:
+        _say(
+            f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB "
+            f"of {profile.name}"
+        )
+    graph, trace_s = _trace(run, report=report, verbose=verbose)
+    try:
+        outcome = solve_graph(
+            graph,
+            budget=budget_bytes,
+            device=profile,
+            limits=Limits(time_s=time_limit, gap=gap),
+            report=report,
+        )
+    except InfeasibleError as error:
+        ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
+        answer = summary.summarize_infeasible(error, graph, device=profile.name, ways_out=ways_out)
+        if as_json:
+            _print_json(documents.infeasible_document(answer))
+        elif output != _STDOUT:
+            click.echo(text.infeasible_text(answer))
+        raise
+    if output == _STDOUT:
+        click.echo(format_plan(outcome.plan), nl=False)
+        return
+    with _writing:
+        write_plan(outcome.plan, path)
+    found = summary.summarize_plan(
+        outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, path=path
+    )
+    if as_json:
+        _print_json(documents.plan_document(found))
+    else:
+        click.echo(text.plan_text(found))
+
+
+@main.command()
+@click.argument("spec")
+@click.option(
+    "--graph", "graph_file", metavar="FILE.json", help="Write the op graph there, as networkx node-link JSON."
+)
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Lines in each list."
+)
+@_json_option
+@_quiet_option
+@_verbose_option
+def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Show what one training step of SPEC computes and what autograd saves, without weights or a GPU.
+
+    \b
+    Examples:
+      planner trace examples/llama-3-8b.yaml
+      planner trace model.yaml --top 30
+      planner trace model.yaml --graph step.json --json
+    """
+    run = _load(spec)
+    with needs("planner trace"):
+        from planner.graph import to_node_link
+        from planner.plan import check_writable, write_whole
+        from planner.reporting import documents, summary, text
+    if graph_file is not None:
+        check_writable(Path(graph_file))
+    graph, trace_s = _trace(run, report=_progress(quiet), verbose=verbose)
+    if graph_file is not None:
+        content = json.dumps(to_node_link(graph), separators=(",", ":"))
+        with _writing:
+            write_whole(Path(graph_file), content)
+    found = summary.summarize_trace(graph, seconds=trace_s, top=top)
+    if as_json:
+        _print_json(documents.trace_document(found))
+    else:
+        click.echo(text.trace_text(found))
+
+
+@main.command()
+@_json_option
+def devices(*, as_json: bool) -> None:
+    """List the device profiles that come with the planner.
+
+    \b
+    Examples:
+      planner devices
+      planner devices --json
+    """
+    from planner.device import device_names, load_device
+    from planner.reporting import catalogue
+
+    profiles = [load_device(name) for name in device_names()]
+    if as_json:
+        _print_json({"devices": [catalogue.device_document(profile) for profile in profiles]})
+    else:
+        click.echo(catalogue.devices_text(profiles))
+
+
+@main.command()
+@_json_option
+def presets(*, as_json: bool) -> None:
+    """List the models whose configuration comes with the planner.
+
+    \b
+    Examples:
+      planner presets
+      planner presets --json
+    """
+    from planner.presets import load_preset, preset_names
+    from planner.reporting import catalogue
+
+    found = [load_preset(name) for name in preset_names()]
+    if as_json:
+        _print_json({"presets": [catalogue.preset_document(preset) for preset in found]})
+    else:
+        click.echo(catalogue.presets_text(found))
+
+
+def _say(line: str) -> None:
+    """One line on stderr, however many the text has: a message from a model's own code may have several."""
+    click.echo("planner: " + " ".join(line.split()), err=True)
+
+
+def _progress(quiet: bool) -> Report:
+    return (lambda _: None) if quiet else _say
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _budget(text: str) -> int:
+    from planner.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except UnitError as error:
+        raise UnitError(f"--budget: {error}", text=text) from None
+
+
+def _load(path: str) -> "RunSpec":
+    from planner.spec import load
+
+    return load(path)
+
+
+def _device(run: "RunSpec", chosen: str | None) -> "DeviceProfile":
+    from planner.device import load_device
+
+    if chosen is not None:
+        return load_device(chosen)
+    return load_device(run.device, directory=Path(run.path).parent)
+
+
+def _trace(run: "RunSpec", *, report: Report, verbose: bool) -> "tuple[OpGraph, float]":
+    """The op graph of the run and the seconds it took, imports of torch and the model's library included."""
+    started = time.perf_counter()
+    with needs("tracing a model"), _calm(verbose):
+        from planner.tracing import trace_spec
+    with _calm(verbose), _no_exit(run):
+        graph = trace_spec(run)
+    trace_s = time.perf_counter() - started
+    report(f"traced {len(graph):,} ops in {trace_s:.1f} s")
+    return graph, trace_s
+
+
+def _advice(
+    run: "RunSpec", error: InfeasibleError, profile: "DeviceProfile", *, report: Report, verbose: bool
+) -> "tuple[WayOut, ...]":
+    from planner.advice import ways_out
+
+    with _calm(verbose), _no_exit(run):
+        return ways_out(run, budget_bytes=error.budget_bytes, device=profile, report=report)
+
+
+@contextmanager
+def _calm(verbose: bool) -> Iterator[None]:
+    """While the model's code runs: no warnings and log lines, and what it prints does not mix with our results."""
+    with redirect_stdout(sys.stderr), nullcontext() if verbose else warnings.catch_warnings():
+        if verbose:
+            yield
+            return
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+@contextmanager
+def _no_exit(run: "RunSpec") -> Iterator[None]:
+    """While the model's code runs: what would end the process silently is an error like any other."""
+    try:
+        yield
+    except SystemExit as error:
+        raise SpecError(
+            f"the model's code ended the program with exit status {error.code}", path=run.path, key="model"
+        ) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""The plan: one retention decision for every tensor that autograd saves, and what it was predicted to give.
+
+A plan is a YAML file that a person can read in a review and a program can check. `load_plan` gives back what
+`write_plan` wrote, up to the order of decisions and anchors, which means nothing; equal plans give equal bytes.
+"""
+
+import errno
+import os
+import tempfile
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from planner.errors import PlanFileError
+from planner.patterns import compress, expand
+from planner.validation import check
+from planner.yaml_source import FLOAT_RESOLVER, SourcedDocument, load_yaml
+
+PLAN_VERSION = 1
+_LINE_WIDTH = 140
+# More than the plan of any real step has; a file with more is a mistake or an attack.
+MAX_ITEMS = 1_000_000
+_MAX_FILE_BYTES = 32_000_000
+_MAX_NODES = 2_000_000
+
+
+class Retention(StrEnum):
+    """What happens to a saved tensor between forward and backward."""
+
+    SAVE = "save"
+    RECOMPUTE = "recompute"
+    OFFLOAD = "offload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The retention of one saved tensor: the `ordinal`-th that autograd packs in that call of that module."""
+
+    module_fqn: str
+    module_call: int
+    ordinal: int
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    retention: Retention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """A module's input or output that autograd does not save and the plan keeps, so that replays can start there."""
+
+    module_fqn: str
+    module_call: int
+    side: str  # "input" or "output"
+    position: int  # among the tensors of that side
+    op: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanModel:
+    """What the plan was made for. The fingerprint covers the sequence of saved tensors."""
+
+    name: str
+    fingerprint: str
+    parameters: int
+    torch: str
+    attention: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the step is predicted to take under the plan; `stall_s` is time spent waiting for transfers."""
+
+    peak_bytes: int
+    peak_at: str
+    static_bytes: int
+    host_bytes: int
+    step_s: float
+    recompute_s: float
+    stall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What the solver proved: no plan within the budget recomputes for less than `bound_s`."""
+
+    status: str
+    gap: float
+    bound_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRow:
+    """One way of checkpointing by hand, from the same cost model."""
+
+    name: str
+    fits: bool
+    peak_bytes: int
+    step_s: float
+    recompute_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A retention decision for every saved tensor of one training step."""
+
+    model: PlanModel
+    device: str
+    budget_bytes: int
+    predicted: Prediction
+    solver: Proof
+    baselines: tuple[BaselineRow, ...]
+    decisions: tuple[Decision, ...]
+    anchors: tuple[Anchor, ...]
+
+    def count(self, retention: Retention) -> int:
+        """How many saved tensors have this retention."""
+        return sum(decision.retention is retention for decision in self.decisions)
+
+
+def format_plan(plan: Plan) -> str:
+    """The plan as YAML text."""
+    data = {
+        "version": PLAN_VERSION,
+        "model": asdict(plan.model),
+        "device": plan.device,
+        "budget_bytes": plan.budget_bytes,
+        "predicted": asdict(plan.predicted),
+        "solver": asdict(plan.solver),
+        "baselines": [_Line(asdict(row)) for row in plan.baselines],
+        "counts": _Line(decisions=len(plan.decisions), anchors=len(plan.anchors)),
+        "decisions": _grouped(plan.decisions, "saved"),
+        "anchors": _grouped(plan.anchors, "kept"),
+    }
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=_LINE_WIDTH, allow_unicode=True)
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the plan to a file, whole or not at all.
+
+    Raises:
+        PlanFileError: the file cannot be written.
+    """
+    write_whole(path, format_plan(plan))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write text to a file beside its place and rename it there, so that no reader ever sees half of it.
+
+    A link is followed; what is no regular file, such as a pipe, is written to and not replaced.
+
+    Raises:
+        PlanFileError: the file cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    with _write_errors(path):
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return
+        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(aside, 0o666 & ~_umask())
+            os.replace(aside, target)
+        except BaseException:
+            Path(aside).unlink(missing_ok=True)
+            raise
+
+
+def check_writable(path: Path) -> None:
+    """Returns when `write_whole` can write the path; better asked before minutes of work than after.
+
+    Raises:
+        PlanFileError: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    with _write_errors(path):
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if target.is_file() or not target.exists():
+            tempfile.TemporaryFile(dir=target.parent).close()
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PlanFileError(f"cannot be written: {error.strerror}", path=str(path)) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def load_plan(path: str | Path) -> Plan:
+    """The plan in a file.
+
+    Raises:
+        PlanFileError: the file cannot be read or is not a whole plan; names the line and key.
+    """
+    document = load_yaml(
+        path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES
+    )
+    check(document, "plan", error_type=PlanFileError)
+    data: Any = document.data
+    decisions = [
+        Decision(**where, **{**row, "shape": tuple(row["shape"]), "retention": Retention(row["retention"])})
+        for where, row in _ungrouped(document, "decisions", "saved", ("ordinal",))
+    ]
+    anchors = [
+        Anchor(**where, **row) for where, row in _ungrouped(document, "anchors", "kept", ("side", "position"))
+    ]
+    for section, items in (("decisions", decisions), ("anchors", anchors)):
+        if len(items) != data["counts"][section]:
+            message = f"expected {data['counts'][section]:,} as `counts` says, found {len(items):,}"
+            raise document.error(
+                message, (section,), hint="part of the file is missing", error_type=PlanFileError
+            )
+    return Plan(
+        model=PlanModel(**data["model"]),
+        device=data["device"],
+        budget_bytes=data["budget_bytes"],
+        predicted=Prediction(**data["predicted"]),
+        solver=Proof(**data["solver"]),
+        baselines=tuple(BaselineRow(**row) for row in data["baselines"]),
+        decisions=tuple(decisions),
+        anchors=tuple(anchors),
+    )
+
+
+def _grouped(items: Iterable[Decision | Anchor], key: str) -> list[dict[str, Any]]:
+    """The items by module pattern: modules and calls whose rows are all equal share one entry."""
+    by_place: dict[tuple[str, int], list[tuple[tuple[str, Hashable], ...]]] = {}
+    for item in items:
+        row = tuple(
+            (field.name, getattr(item, field.name))
+            for field in fields(item)
+            if field.name not in ("module_fqn", "module_call")
+        )
+        by_place.setdefault((item.module_fqn, item.module_call), []).append(row)
+    rows = [(path, (call, tuple(entries))) for (path, call), entries in by_place.items()]
+    grouped = []
+    for pattern, payload in compress(rows):
+        call, entries = payload  # type: ignore[misc]  # what was put in above
+        entry: dict[str, Any] = {"modules": pattern}
+        if call:
+            entry["call"] = call
+        entry[key] = [_Line({name: _plain(value) for name, value in row}) for row in entries]
+        grouped.append(entry)
+    return grouped
+
+
+def _ungrouped(
+    document: SourcedDocument, section: str, key: str, identity: tuple[str, ...]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """The place and the row of every item; `identity` names the keys that tell the rows of one place apart."""
+    data: Any = document.data
+    seen: set[Hashable] = set()
+    for index, entry in enumerate(data[section]):
+        call = entry.get("call", 0)
+        try:
+            paths = tuple(expand(entry["modules"]))
+        except ValueError as error:
+            raise document.error(str(error), (section, index, "modules"), error_type=PlanFileError) from None
+        for path in paths:
+            for place, row in enumerate(entry[key]):
+                who = (path, call, *(row[name] for name in identity))
+                if who in seen:
+                    message = f"{path or 'the model'} has this entry twice"
+                    raise document.error(message, (section, index, key, place), error_type=PlanFileError)
+                if len(seen) >= MAX_ITEMS:
+                    raise document.error(f"more than {MAX_ITEMS:,} entries", (section,), error_type=PlanFileError)
+                seen.add(who)
+                yield {"module_fqn": path, "module_call": call}, row
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+class _Line(dict[str, Any]):
+    """A mapping written on one line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_implicit_resolver(*FLOAT_RESOLVER)
+_Dumper.add_representer(
+    _Line, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=True)
+)

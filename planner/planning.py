@@ -1,0 +1,243 @@
+"""From an op graph and a budget to a plan: the one path that the command line, the service and Python share."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import networkx as nx
+
+from planner.device import DeviceProfile, load_device
+from planner.errors import InfeasibleError
+from planner.graph import Phase, StorageKind, saved_tensors, step_info, storages, values
+from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
+from planner.problem import Problem, build_problem
+from planner.simulation.liveness import Point, Timeline
+from planner.solving.baselines import Baseline, baselines
+from planner.solving.search import Limits, LowestPeak, Solution, Status, lowest_peak, solve
+from planner.units import format_bytes, parse_bytes
+
+_NS_PER_S = 1_000_000_000
+# What finding the smallest reachable peak may take, once the budget has proven too small.
+_LOWEST_PEAK_TIME_S = 15.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A plan and what it took to find it."""
+
+    plan: Plan
+    timeline: Timeline
+    solve_s: float
+
+
+def solve_graph(
+    graph: nx.DiGraph,
+    *,
+    budget: str | int,
+    device: str | Mapping[str, Any] | DeviceProfile = "h100-80gb",
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+    report: Progress = lambda _: None,
+) -> Outcome:
+    """The cheapest plan for a traced step that fits the budget.
+
+    Args:
+        graph: from `planner.trace`.
+        budget: bytes, or text with a unit such as "40GB" (10⁹) or "40GiB" (2³⁰).
+        device: a profile, its name, or a mapping that describes one.
+        limits: time and tolerance.
+        report: called with lines of progress.
+
+    Raises:
+        InfeasibleError: no plan fits, or none was found in time; says how low the peak can get.
+        UnitError: the budget has no unit or is not positive.
+        DeviceError: the device is unknown.
+    """
+    budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    problem = build_problem(graph, profile)
+    known = baselines(problem, graph)
+    solution = solve(
+        problem,
+        budget_bytes=budget_bytes,
+        limits=limits,
+        known=[baseline.kept for baseline in known],
+        report=report,
+    )
+    if solution.timeline is None:
+        report("no plan found yet; looking for the smallest peak")
+        lowest = lowest_peak(
+            problem, limits=Limits(time_s=_LOWEST_PEAK_TIME_S), known=[baseline.kept for baseline in known]
+        )
+        if lowest.timeline.peak_bytes > budget_bytes:
+            raise _infeasible(graph, problem, lowest, solution, budget_bytes)
+        solution = _lowest_as_solution(lowest, solution)
+    assert solution.timeline is not None
+    plan = make_plan(graph, problem, solution, known, budget_bytes=budget_bytes, device=profile.name)
+    return Outcome(plan=plan, timeline=solution.timeline, solve_s=solution.wall_s)
+
+
+def smallest_peak(
+    graph: nx.DiGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S
+) -> LowestPeak:
+    """The smallest peak that some plan reaches for a traced step, and a bound below it."""
+    problem = build_problem(graph, device)
+    return lowest_peak(
+        problem,
+        limits=Limits(time_s=time_s),
+        known=[baseline.kept for baseline in baselines(problem, graph)],
+    )
+
+
+def _lowest_as_solution(lowest: LowestPeak, solution: Solution) -> Solution:
+    """The plan with the smallest peak, for a search that ended before it found any other."""
+    cost_ns = lowest.timeline.recompute_ns
+    bound_ns = min(solution.bound_ns, cost_ns)
+    return replace(
+        solution,
+        status=Status.FEASIBLE,
+        kept=lowest.kept,
+        timeline=lowest.timeline,
+        bound_ns=bound_ns,
+        gap=(cost_ns - bound_ns) / cost_ns if cost_ns else 0.0,
+    )
+
+
+def _infeasible(
+    graph: nx.DiGraph, problem: Problem, lowest: LowestPeak, solution: Solution, budget_bytes: int
+) -> InfeasibleError:
+    is_proven = solution.status is Status.INFEASIBLE or lowest.bound_bytes > budget_bytes
+    # That the budget is impossible is itself a bound, often a better one.
+    bound_bytes = max(lowest.bound_bytes, budget_bytes + 1 if is_proven else 0)
+    where = describe_point(graph, problem, lowest.timeline.peak)
+    verdict = "no plan fits" if is_proven else "no plan was found within the time limit"
+    return InfeasibleError(
+        f"{verdict}: the budget is {format_bytes(budget_bytes)}; static memory is "
+        f"{format_bytes(step_info(graph).static.total_bytes)}, and the smallest peak found is "
+        f"{format_bytes(lowest.timeline.peak_bytes)} ({where}); no plan can peak below "
+        f"{format_bytes(bound_bytes)}",
+        budget_bytes=budget_bytes,
+        static_bytes=step_info(graph).static.total_bytes,
+        smallest_peak_bytes=lowest.timeline.peak_bytes,
+        bound_bytes=bound_bytes,
+        where=where,
+        is_proven=is_proven,
+    )
+
+
+def make_plan(
+    graph: nx.DiGraph,
+    problem: Problem,
+    solution: Solution,
+    known: tuple[Baseline, ...],
+    *,
+    budget_bytes: int,
+    device: str,
+) -> Plan:
+    """The solution in the words of a plan: decisions by module, ordinal and op instead of positions."""
+    assert solution.kept is not None
+    assert solution.timeline is not None
+    info, timeline = step_info(graph), solution.timeline
+    return Plan(
+        model=PlanModel(
+            name=info.model,
+            fingerprint=fingerprint(graph),
+            parameters=info.parameters,
+            torch=info.torch_version,
+            attention=info.attention,
+        ),
+        device=device,
+        budget_bytes=budget_bytes,
+        predicted=Prediction(
+            peak_bytes=timeline.peak_bytes,
+            peak_at=describe_point(graph, problem, timeline.peak),
+            static_bytes=info.static.total_bytes,
+            host_bytes=0,
+            step_s=_seconds(problem.step_ns + timeline.recompute_ns),
+            recompute_s=_seconds(timeline.recompute_ns),
+            stall_s=0.0,
+        ),
+        solver=Proof(
+            status=str(solution.status), gap=round(solution.gap, 6), bound_s=_seconds(solution.bound_ns)
+        ),
+        baselines=tuple(
+            BaselineRow(
+                name=baseline.name,
+                fits=baseline.timeline.peak_bytes <= budget_bytes,
+                peak_bytes=baseline.timeline.peak_bytes,
+                step_s=_seconds(problem.step_ns + baseline.timeline.recompute_ns),
+                recompute_s=_seconds(baseline.timeline.recompute_ns),
+            )
+            for baseline in known
+        ),
+        decisions=_decisions(graph, problem, solution.kept),
+        anchors=_anchors(graph, problem, solution.kept),
+    )
+
+
+def fingerprint(graph: nx.DiGraph) -> str:
+    """A hash of the sequence of saved tensors: what a plan for this step must match, and nothing else."""
+    rows = [
+        (s.module_fqn, s.module_call, s.ordinal, s.op, list(s.shape), s.dtype) for s in saved_tensors(graph)
+    ]
+    return "sha256:" + hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+
+
+def describe_point(graph: nx.DiGraph, problem: Problem, point: Point | None) -> str:
+    """Where in the step a moment is, for a person."""
+    if point is None:
+        return "optimizer step"
+    if point.replay is not None:
+        op = problem.ops[point.replay]
+        return f"backward, replaying {op.name} of {op.module_fqn or 'the model'}"
+    # An unpack step has no op; what follows it is the backward op that asked for the tensor.
+    step = next(step for step in range(point.step, step_info(graph).steps) if step in graph.nodes)
+    record = graph.nodes[step]["op"]
+    phase = "forward" if record.phase is Phase.FORWARD else "backward"
+    return f"{phase}, {record.name} of {record.module_fqn or 'the model'}"
+
+
+def _decisions(graph: nx.DiGraph, problem: Problem, kept: frozenset[int]) -> tuple[Decision, ...]:
+    position = {tensor.value: tensor.index for tensor in problem.tensors}
+    table = values(graph)
+    return tuple(
+        Decision(
+            module_fqn=saved.module_fqn,
+            module_call=saved.module_call,
+            ordinal=saved.ordinal,
+            op=saved.op,
+            shape=saved.shape,
+            dtype=saved.dtype,
+            # What backward never asks for is not in the problem; dropping it costs nothing.
+            retention=Retention.SAVE if position.get(saved.value) in kept else Retention.RECOMPUTE,
+        )
+        for saved in saved_tensors(graph)
+        if storages(graph)[table[saved.value].storage].kind is StorageKind.ACTIVATION
+    )
+
+
+def _anchors(graph: nx.DiGraph, problem: Problem, kept: frozenset[int]) -> tuple[Anchor, ...]:
+    table = values(graph)
+    found = []
+    for tensor in problem.tensors:
+        if tensor.index in kept and not tensor.uses:
+            path, call, side, place = table[tensor.value].boundary.rsplit(":", 3)
+            producer = table[tensor.value].producer
+            found.append(
+                Anchor(
+                    module_fqn=path,
+                    module_call=int(call),
+                    side=side,
+                    position=int(place),
+                    op="" if producer is None else graph.nodes[producer]["op"].name,
+                    size_bytes=tensor.size_bytes,
+                )
+            )
+    return tuple(found)
+
+
+def _seconds(time_ns: int) -> float:
+    return time_ns / _NS_PER_S

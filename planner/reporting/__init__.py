@@ -1,0 +1,1 @@
+"""Records in, text and plain data out: what the commands print. Needs neither torch nor a solver."""

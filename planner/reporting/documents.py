@@ -1,0 +1,94 @@
+"""Summaries as plain data for JSON. Keys carry their units; bytes are whole numbers, times are seconds."""
+
+from dataclasses import asdict
+from typing import Any
+
+from planner.graph import StaticMemory
+from planner.plan import Retention
+from planner.reporting.summary import InfeasibleSummary, PlanSummary, TraceSummary
+
+Document = dict[str, Any]
+
+
+def plan_document(summary: PlanSummary) -> Document:
+    """What `planner solve --json` prints when a plan fits."""
+    plan, predicted = summary.plan, summary.plan.predicted
+    totals = {total.retention: total for total in summary.retentions}
+    return {
+        "status": plan.solver.status,
+        "gap": plan.solver.gap,
+        "model": plan.model.name,
+        "device": plan.device,
+        "budget_bytes": plan.budget_bytes,
+        "static_bytes": static_document(summary.static),
+        "optimizer_transient_bytes": summary.static.optimizer_transient_bytes,
+        "predicted_peak_bytes": predicted.peak_bytes,
+        "predicted_peak_at": predicted.peak_at,
+        "predicted_step_s": predicted.step_s,
+        "recompute_s": predicted.recompute_s,
+        "recompute_bound_s": plan.solver.bound_s,
+        "stall_s": predicted.stall_s,
+        "host_bytes": predicted.host_bytes,
+        "solve_seconds": round(summary.solve_s, 3),
+        "trace_seconds": round(summary.trace_s, 3),
+        "baselines": [asdict(row) for row in plan.baselines],
+        "decisions": {
+            str(retention): {
+                "tensors": totals[retention].tensors if retention in totals else 0,
+                "bytes": totals[retention].size_bytes if retention in totals else 0,
+            }
+            for retention in Retention
+        },
+        "anchors": {
+            "tensors": len(plan.anchors),
+            "bytes": sum(anchor.size_bytes for anchor in plan.anchors),
+        },
+        "plan": str(summary.path),
+        "notes": list(summary.notes),
+    }
+
+
+def infeasible_document(summary: InfeasibleSummary) -> Document:
+    """What `planner solve --json` prints when no plan fits; "unknown" means that the time limit ended the search."""
+    return {
+        "status": "infeasible" if summary.is_proven else "unknown",
+        "message": summary.message,
+        "model": summary.model,
+        "device": summary.device,
+        "budget_bytes": summary.budget_bytes,
+        "static_bytes": static_document(summary.static),
+        "optimizer_transient_bytes": summary.static.optimizer_transient_bytes,
+        "smallest_peak_bytes": summary.smallest_peak_bytes,
+        "smallest_peak_at": summary.smallest_peak_at,
+        "bound_bytes": summary.bound_bytes,
+        "ways_out": [asdict(way) for way in summary.ways_out],
+        "plan": None,
+        "notes": list(summary.notes),
+    }
+
+
+def trace_document(summary: TraceSummary) -> Document:
+    """What `planner trace --json` prints."""
+    document = asdict(summary)
+    return {
+        **{name: document[name] for name in document if name != "static"},
+        "by_op": [{"op": g.name, "tensors": g.tensors, "bytes": g.size_bytes} for g in summary.by_op],
+        "by_module": [
+            {"modules": g.name, "class": g.kind, "tensors": g.tensors, "bytes": g.size_bytes}
+            for g in summary.by_module
+        ],
+        "static_bytes": static_document(summary.static),
+        "optimizer_transient_bytes": summary.static.optimizer_transient_bytes,
+        "seconds": round(summary.seconds, 3),
+    }
+
+
+def static_document(static: StaticMemory) -> Document:
+    """The parts of static memory, in bytes, and their sum."""
+    return {
+        "parameters": static.parameters_bytes,
+        "gradients": static.gradients_bytes,
+        "optimizer": static.optimizer_bytes,
+        "unsharded": static.unsharded_bytes,
+        "total": static.total_bytes,
+    }

@@ -1,0 +1,211 @@
+"""Summaries as text for a terminal. Sizes are in GB (10⁹ bytes), times in ms or s."""
+
+from collections.abc import Iterable
+
+from planner.graph import StaticMemory
+from planner.plan import BaselineRow, Plan
+from planner.reporting.summary import (
+    DecisionGroup,
+    InfeasibleSummary,
+    PlanSummary,
+    RetentionTotal,
+    SavedGroup,
+    TraceSummary,
+)
+from planner.reporting.tables import count, duration, gigabytes, percent, shape, table, wrapped
+
+EVERY_BLOCK = "every block"
+_OVERLOADS = (".default", ".Tensor", ".Scalar", ".self", ".int")
+
+
+def plan_text(summary: PlanSummary) -> str:
+    """What `planner solve` prints when a plan fits."""
+    plan = summary.plan
+    predicted = plan.predicted
+    return _joined(
+        [
+            f"{plan.model.name} on {plan.device}, budget {gigabytes(plan.budget_bytes)}: "
+            f"predicted peak {gigabytes(predicted.peak_bytes)}, step {duration(predicted.step_s)}"
+        ],
+        _static(summary.static),
+        _comparison(plan),
+        [
+            *wrapped(f"Peak at    {_op(predicted.peak_at)}"),
+            f"Solver     {plan.solver.status}: {_proof(plan)}",
+            f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve",
+        ],
+        _retentions(plan, summary.retentions),
+        _groups(summary.groups),
+        _notes(summary.notes),
+        [f"Plan       {summary.path}"],
+    )
+
+
+def infeasible_text(summary: InfeasibleSummary) -> str:
+    """What `planner solve` prints when no plan fits."""
+    verdict = "no plan fits" if summary.is_proven else "no plan was found in time"
+    return _joined(
+        [f"{summary.model} on {summary.device}, budget {gigabytes(summary.budget_bytes)}: {verdict}"],
+        _static(summary.static),
+        [
+            f"Smallest peak  {gigabytes(summary.smallest_peak_bytes)}",
+            *wrapped(f"Reached at     {_op(summary.smallest_peak_at)}"),
+            f"Lower bound    {gigabytes(summary.bound_bytes)}: no plan can peak below",
+        ],
+        _ways_out(summary),
+        _notes(summary.notes),
+    )
+
+
+def trace_text(summary: TraceSummary) -> str:
+    """What `planner trace` prints."""
+    return _joined(
+        [
+            f"{summary.model}, {summary.attention} attention, torch {summary.torch_version}, "
+            f"traced in {duration(summary.seconds)}",
+        ],
+        [
+            f"Parameters     {summary.parameters:,}",
+            f"Forward        {count(summary.forward_flops, 'FLOPs')}",
+            f"Backward       {count(summary.backward_flops, 'FLOPs')}",
+            f"Ops            {summary.ops:,}",
+            f"Saved tensors  {summary.saved_tensors:,}, of which {summary.saved_activations:,} are activations: "
+            f"{gigabytes(summary.saved_bytes)}",
+        ],
+        _static(summary.static),
+        table(
+            ("Saved by module", "class", "tensors", "size"),
+            [
+                (group.name or "(the model)", group.kind, str(group.tensors), gigabytes(group.size_bytes))
+                for group in summary.by_module
+            ],
+            left=2,
+        ),
+        _saved_by_op(summary.by_op),
+        table(
+            ("Largest saved tensors", "op", "shape", "size"),
+            [
+                (
+                    tensor.module_fqn or "(the model)",
+                    _op(tensor.op),
+                    f"{shape(tensor.shape)} {tensor.dtype}",
+                    gigabytes(tensor.size_bytes),
+                )
+                for tensor in summary.largest
+            ],
+            left=3,
+        ),
+        _notes(summary.notes),
+    )
+
+
+def _joined(*parts: list[str]) -> str:
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _static(static: StaticMemory) -> list[str]:
+    rows = [
+        ("Static memory", static.total_bytes),
+        ("  parameters", static.parameters_bytes),
+        ("  gradients", static.gradients_bytes),
+        ("  optimizer state", static.optimizer_bytes),
+        ("  gathered by FSDP", static.unsharded_bytes),
+        ("Added by the optimizer step", static.optimizer_transient_bytes),
+    ]
+    return [f"{name:<28}{gigabytes(size):>10}" for name, size in rows if size or not name.startswith("  ")]
+
+
+def _comparison(plan: Plan) -> list[str]:
+    predicted = plan.predicted
+    every = next((row.recompute_s for row in plan.baselines if row.name == EVERY_BLOCK), 0.0)
+    own = BaselineRow(
+        name="this plan",
+        fits=predicted.peak_bytes <= plan.budget_bytes,
+        peak_bytes=predicted.peak_bytes,
+        step_s=predicted.step_s,
+        recompute_s=predicted.recompute_s,
+    )
+    return table(
+        ("", "fits", "peak", "step", "recompute", "of every block's"),
+        [
+            (
+                row.name,
+                "yes" if row.fits else "no",
+                gigabytes(row.peak_bytes),
+                duration(row.step_s),
+                duration(row.recompute_s),
+                percent(row.recompute_s / every) if every else "",
+            )
+            for row in (own, *plan.baselines)
+        ],
+    )
+
+
+def _proof(plan: Plan) -> str:
+    least = "the least possible recompute time"
+    return f"within {percent(plan.solver.gap)} of {least}" if plan.solver.gap else least
+
+
+def _retentions(plan: Plan, retentions: Iterable[RetentionTotal]) -> list[str]:
+    rows = [
+        (str(total.retention), f"{total.tensors:,} saved tensors", gigabytes(total.size_bytes))
+        for total in retentions
+    ]
+    if plan.anchors:
+        size_bytes = sum(anchor.size_bytes for anchor in plan.anchors)
+        rows.append(
+            ("hold also", f"{len(plan.anchors):,} module inputs or outputs", gigabytes(size_bytes))
+        )
+    return table(("Decisions", "", "size"), rows, left=2)
+
+
+def _groups(groups: Iterable[DecisionGroup]) -> list[str]:
+    return table(
+        ("Largest", "modules", "op", "tensors", "size"),
+        [
+            (
+                str(group.retention),
+                group.modules or "(the model)",
+                _op(group.op),
+                str(group.tensors),
+                gigabytes(group.size_bytes),
+            )
+            for group in groups
+        ],
+        left=3,
+    )
+
+
+def _saved_by_op(groups: Iterable[SavedGroup]) -> list[str]:
+    return table(
+        ("Saved by op", "tensors", "size"),
+        [(_op(group.name), str(group.tensors), gigabytes(group.size_bytes)) for group in groups],
+    )
+
+
+def _ways_out(summary: InfeasibleSummary) -> list[str]:
+    if not summary.ways_out:
+        return []
+    return table(
+        ("Ways out: write in the spec", "which", "fits", "smallest peak"),
+        [
+            (way.change, way.effect, "yes" if way.fits else "no", gigabytes(way.peak_bytes))
+            for way in summary.ways_out
+        ],
+        left=2,
+    )
+
+
+def _notes(notes: Iterable[str]) -> list[str]:
+    return [line for note in notes for line in wrapped(f"Note: {note}")]
+
+
+def _op(text: str) -> str:
+    """Op names without the namespace and overload that tell a reader nothing."""
+    words = []
+    for word in text.split(" "):
+        bare = word.removeprefix("aten.")
+        for overload in _OVERLOADS if bare != word else ():
+            bare = bare.removesuffix(overload)
+        words.append(bare)
+    return " ".join(words)

@@ -1,0 +1,113 @@
+"""The solver against exhaustive search on random steps, and the promises made about budgets."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.problem import Problem
+from planner.simulation.liveness import simulate
+from planner.solving.search import Limits, Status, lowest_peak, saved, solve
+from tests.problems import all_plans, problems, run_slowly
+from tests.simulation.test_liveness import chain, simulate_or_none
+
+EXACT = Limits(time_s=60.0, gap=0.0)
+
+
+def outcomes(problem: Problem) -> list[tuple[int, int]]:
+    """(recompute, peak) of every plan that can run, by the slow runtime rather than the simulation under test."""
+    runnable = [kept for kept in all_plans(problem) if simulate_or_none(problem, kept) is not None]
+    return [(cost, peak) for peak, cost in (run_slowly(problem, kept) for kept in runnable)]
+
+
+@settings(max_examples=200)
+@given(problems(max_ops=6), st.data())
+def test_the_optimum_equals_exhaustive_search(problem: Problem, data: st.DataObject) -> None:
+    plans = outcomes(problem)
+    peaks = sorted({peak for _, peak in plans})
+    budget = data.draw(st.sampled_from([*peaks, max(1, peaks[0] - 1)]))
+    affordable = [cost for cost, peak in plans if peak <= budget]
+
+    solution = solve(problem, budget_bytes=budget, limits=EXACT)
+
+    if not affordable:
+        assert Status.INFEASIBLE == solution.status
+        return
+    assert Status.OPTIMAL == solution.status
+    assert solution.timeline is not None
+    assert solution.kept is not None
+    assert min(affordable) == solution.timeline.recompute_ns
+    assert min(affordable) == solution.bound_ns
+    assert run_slowly(problem, solution.kept)[0] <= budget
+
+
+@settings(max_examples=60)
+@given(problems(max_ops=5))
+def test_the_lowest_peak_equals_exhaustive_search(problem: Problem) -> None:
+    found = lowest_peak(problem, limits=EXACT)
+
+    lowest = min(peak for _, peak in outcomes(problem))
+    assert lowest == found.timeline.peak_bytes
+    assert lowest == found.bound_bytes
+
+
+@settings(max_examples=60)
+@given(problems(max_ops=6))
+def test_more_budget_never_costs_more_time(problem: Problem) -> None:
+    peaks = sorted({peak for _, peak in outcomes(problem)})
+    costs = [
+        solution.timeline.recompute_ns
+        for peak in peaks[:8]
+        if (solution := solve(problem, budget_bytes=peak, limits=EXACT)).timeline is not None
+    ]
+
+    assert sorted(costs, reverse=True) == costs
+
+
+def test_a_budget_for_everything_replays_nothing() -> None:
+    problem = chain((1, 2, 4, 8))
+
+    solution = solve(problem, budget_bytes=15, limits=EXACT)
+
+    assert saved(problem) == solution.kept
+    assert 0.0 == solution.gap
+    assert Status.OPTIMAL == solution.status
+
+
+def test_a_budget_one_byte_short_gives_up_the_cheapest_tensor_that_helps() -> None:
+    problem = chain((1, 2, 4, 8))
+
+    solution = solve(problem, budget_bytes=14, limits=EXACT)
+
+    assert solution.timeline is not None
+    # Dropping the first (cost 10) lowers every moment before its unpack by 1.
+    assert 10 == solution.timeline.recompute_ns
+    assert 14 == solution.timeline.peak_bytes
+
+
+def test_the_same_problem_gives_the_same_plan_again() -> None:
+    problem = chain((3, 1, 4, 1, 5, 9, 2, 6))
+
+    plans = {solve(problem, budget_bytes=20, limits=EXACT).kept for _ in range(3)}
+
+    assert 1 == len(plans)
+
+
+def test_without_time_the_answer_is_honest() -> None:
+    problem = chain((1, 2, 4, 8))
+
+    solution = solve(problem, budget_bytes=14, limits=Limits(time_s=0.0))
+
+    assert Status.UNKNOWN == solution.status
+    assert solution.kept is None
+
+
+def test_a_known_plan_is_the_answer_when_time_is_out() -> None:
+    problem = chain((1, 2, 4, 8))
+    known = frozenset({0, 2})
+
+    solution = solve(problem, budget_bytes=14, limits=Limits(time_s=0.0), known=[known])
+
+    assert known == solution.kept
+    assert Status.FEASIBLE == solution.status
+    assert 1.0 == solution.gap
+    assert solution.timeline is not None
+    assert simulate(problem, known).recompute_ns == solution.timeline.recompute_ns

@@ -1,0 +1,509 @@
+"""The commands as a user meets them: exit status, one line for every mistake, and no file left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from planner import __version__
+from planner.cli import main
+from planner.errors import InfeasibleError
+
+pytest.importorskip("torch")
+pytest.importorskip("ortools")
+
+ROOT = Path(__file__).parent.parent
+COMMAND = [sys.executable, "-c", "from planner.cli import main; main()"]
+_names = (f"a_model_of_the_tests_{number}" for number in count())  # Python imports each name once
+
+MODEL = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+def build(width=32, blocks=3):
+    return nn.Sequential(*(Block(width) for _ in range(blocks)))
+"""
+INPUTS = "inputs:\n  input: {shape: [512, 32], dtype: float32}\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def spec() -> str:
+    """A spec of a small model that traces in a blink."""
+    return write_spec(MODEL)
+
+
+def write_spec(code: str, *, function: str = "build", more: str = INPUTS) -> str:
+    name = next(_names)
+    Path(f"{name}.py").write_text(textwrap.dedent(code))
+    Path("model.yaml").write_text(f"model:\n  factory: {name}:{function}\n{more}")
+    return "model.yaml"
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def files() -> dict[str, bytes]:
+    return {
+        name: Path(name).read_bytes() for name in os.listdir() if Path(name).is_file() and not name.endswith(".pyc")
+    }
+
+
+def refused(*arguments: str, status: int = 2) -> str:
+    """The one line that the command writes to stderr; it exits with the status and changes no file."""
+    before = files()
+    result = run(*arguments)
+    assert status == result.exit_code, result.output
+    assert before == files()
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("planner: error: ")
+    return line.removeprefix("planner: error: ")
+
+
+def peaks(spec: str) -> dict[str, int]:
+    """The peak of every baseline."""
+    found = json.loads(run("solve", spec, "--budget", "80GB", "--json", "-o", "any.yaml").stdout)
+    Path("any.yaml").unlink()
+    return {row["name"]: row["peak_bytes"] for row in found["baselines"]}
+
+
+# ---- what works
+
+
+def test_solve_writes_a_plan_that_fits_and_says_what_it_gives(spec: str) -> None:
+    from planner.plan import load_plan
+
+    limits = peaks(spec)
+    budget_bytes = (limits["no checkpointing"] + limits["every block"]) // 2
+    result = run("solve", spec, "--budget", f"{budget_bytes}B")
+    assert 0 == result.exit_code, result.output
+    plan = load_plan("model.plan.yaml")
+    assert budget_bytes == plan.budget_bytes
+    assert plan.predicted.peak_bytes <= budget_bytes
+    assert 0 < plan.predicted.recompute_s
+    assert {"this plan", "no checkpointing", "every block", "selective"} <= set(
+        re.findall(r"^(\w[\w √]*?)  +(?:yes|no) ", result.stdout, re.MULTILINE)
+    )
+    assert "model.plan.yaml" in result.stdout
+    assert re.match(r"planner: traced \d+ ops in [\d.]+ s\n", result.stderr)
+
+
+def test_solve_prints_nothing_but_one_object_as_json(spec: str) -> None:
+    result = run("solve", spec, "--budget", "1GB", "--json", "--quiet", "-o", "out.yaml")
+    found = json.loads(result.stdout)
+    assert "" == result.stderr
+    assert ("optimal", 0, 10**9, "out.yaml") == tuple(
+        found[key] for key in ("status", "gap", "budget_bytes", "plan")
+    )
+    assert {
+        "predicted_peak_bytes", "predicted_peak_at", "predicted_step_s", "recompute_s", "stall_s", "host_bytes",
+        "solve_seconds", "trace_seconds", "baselines", "notes",
+    } <= set(found)  # fmt: skip
+    static = found["static_bytes"]
+    assert static["total"] == sum(size for part, size in static.items() if part != "total")
+    parameters = 3 * (32 * 128 + 128 + 128 * 32 + 32)
+    assert (4 * parameters, 8 * parameters) == (static["parameters"], static["optimizer"])
+    assert {"name", "fits", "peak_bytes", "step_s", "recompute_s"} == set(found["baselines"][0])
+
+
+def test_the_same_run_gives_the_same_plan_bytes(spec: str) -> None:
+    budget = f"{peaks(spec)['selective']}B"
+    run("solve", spec, "--budget", budget, "-o", "a.yaml")
+    run("solve", spec, "--budget", budget, "-o", "b.yaml")
+    assert Path("a.yaml").read_bytes() == Path("b.yaml").read_bytes()
+
+
+def test_a_dash_prints_the_plan_instead_of_the_table(spec: str) -> None:
+    result = run("solve", spec, "--budget", "1GB", "-o", "-")
+    run("solve", spec, "--budget", "1GB", "-o", "file.yaml")
+    assert Path("file.yaml").read_text() == result.stdout
+    assert not Path("model.plan.yaml").exists()
+
+
+def test_trace_says_what_is_computed_and_saved(spec: str) -> None:
+    found = json.loads(run("trace", spec, "--json", "--quiet", "--graph", "graph.json").stdout)
+    # Forward has two products per block; backward has two for each, except for the gradient of the input.
+    product = 2 * 512 * 32 * 128
+    assert (6 * product, 11 * product) == (found["forward_flops"], found["backward_flops"])
+    assert 3 * (32 * 128 + 128 + 128 * 32 + 32) == found["parameters"]
+    # Of each block: the result of `up`, that of gelu, and the block's input, which for the first is no activation.
+    assert 4 * 512 * (3 * (128 + 128) + 2 * 32) == found["saved_bytes"]
+    assert "{0..2}.down" in {row["modules"] for row in found["by_module"]}
+    assert {"ops", "saved_tensors", "static_bytes", "seconds", "by_op", "largest", "notes"} <= set(found)
+    from planner.graph import from_node_link
+
+    assert found["ops"] == len(from_node_link(json.loads(Path("graph.json").read_text())))
+
+
+def test_trace_prints_lists_as_long_as_asked(spec: str) -> None:
+    found = json.loads(run("trace", spec, "--top", "1", "--json").stdout)
+    assert [1, 1, 1] == [len(found[name]) for name in ("by_module", "by_op", "largest")]
+    assert all(len(line) <= 100 for line in run("trace", spec).stdout.splitlines())
+
+
+def test_devices_and_presets_are_listed() -> None:
+    assert "h100-80gb" in run("devices").stdout
+    assert "llama-3-8b" in run("presets").stdout
+    devices = json.loads(run("devices", "--json").stdout)["devices"]
+    assert 80_000_000_000 == next(d["memory_bytes"] for d in devices if d["name"] == "h100-80gb")
+    assert "gpt2" in {preset["name"] for preset in json.loads(run("presets", "--json").stdout)["presets"]}
+
+
+def test_the_version_is_the_packages() -> None:
+    assert f"planner, version {__version__}\n" == run("--version").stdout
+
+
+@pytest.mark.parametrize("command", ["solve", "trace", "devices", "presets"])
+def test_every_command_explains_itself_with_examples(command: str) -> None:
+    text = run(command, "--help").stdout
+    assert f"  planner {command}" in text
+
+
+def test_the_defaults_shown_are_the_solvers_own() -> None:
+    from planner.solving.search import Limits
+
+    defaults = {option.name: option.default for option in main.commands["solve"].params}
+    assert (Limits().time_s, Limits().gap) == (defaults["time_limit"], defaults["gap"])
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("solve", "--help"), ("devices",)])
+def test_what_needs_no_model_loads_neither_torch_nor_a_solver(arguments: tuple[str, ...]) -> None:
+    code = (
+        "import sys\n"
+        "from planner.cli import main\n"
+        f"main({list(arguments)!r}, standalone_mode=False) if {bool(arguments)} else None\n"
+        "heavy = {'torch', 'networkx', 'ortools', 'transformers', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_every_example_can_be_read_and_plans_for_its_device() -> None:
+    from planner.device import load_device
+    from planner.spec import load
+
+    paths = sorted((ROOT / "examples").glob("*.yaml"))
+    assert len(paths) >= 3
+    for path in paths:
+        load_device(load(path).device, directory=path.parent)
+
+
+def test_a_budget_above_the_devices_memory_is_a_warning(spec: str) -> None:
+    result = run("solve", spec, "--budget", "41GB", "--device", "a100-40gb", "--quiet")
+    assert 0 == result.exit_code
+    assert "planner: warning: the budget of 41GB is more than the 40.0 GB of a100-40gb\n" == result.stderr
+
+
+def test_what_a_models_code_prints_does_not_mix_with_results() -> None:
+    spec = write_spec(
+        MODEL + "import logging, warnings\nprint('hello')\n"
+        "warnings.warn('careful')\nlogging.getLogger('transformers').error('beware')\n"
+    )
+    result = run("trace", spec, "--json", "--quiet")
+    assert json.loads(result.stdout)["parameters"]
+    assert "hello\n" == result.stderr
+
+
+def test_verbose_lets_warnings_through() -> None:
+    spec = write_spec(MODEL + "import warnings\nwarnings.warn('careful')\n")
+    with pytest.warns(UserWarning, match="careful"):
+        run("trace", spec, "--verbose")
+
+
+# ---- no plan fits
+
+
+def infeasible_budget(spec: str) -> str:
+    return f"{peaks(spec)['every block'] // 2}B"
+
+
+def test_no_plan_fits_is_an_answer_with_ways_out(spec: str) -> None:
+    Path("model.plan.yaml").write_text("precious")
+    budget = infeasible_budget(spec)
+    text = run("solve", spec, "--budget", budget, "--quiet")
+    assert 1 == text.exit_code
+    for part in ("Static memory", "Smallest peak", "Reached at", "optimizer: {name: adamw-8bit}", "parallel.fsdp:"):
+        assert part in text.stdout
+    assert refused("solve", spec, "--budget", budget, "--quiet", status=1).startswith("no plan fits: the budget")
+    assert "precious" == Path("model.plan.yaml").read_text()
+
+
+def test_no_plan_fits_as_json(spec: str) -> None:
+    budget = infeasible_budget(spec)
+    result = run("solve", spec, "--budget", budget, "--json", "--quiet")
+    found = json.loads(result.stdout)
+    assert (1, "infeasible", None) == (result.exit_code, found["status"], found["plan"])
+    assert int(budget[:-1]) == found["budget_bytes"] < found["bound_bytes"] <= found["smallest_peak_bytes"]
+    assert found["smallest_peak_at"]
+    assert {"parameters", "gradients", "optimizer", "unsharded", "total"} == set(found["static_bytes"])
+    assert 1 <= len(found["ways_out"]) <= 3
+    for way in found["ways_out"]:
+        assert way["fits"] == (way["peak_bytes"] <= found["budget_bytes"])
+    assert not Path("model.plan.yaml").exists()
+
+
+def test_a_budget_below_static_memory_is_infeasible(spec: str) -> None:
+    line = refused("solve", spec, "--budget", "1KB", "--quiet", "--no-advice", status=1)
+    assert line.startswith("no plan fits: the budget is 1.0 KB; static memory is ")
+
+
+def test_a_way_out_does_what_it_says(spec: str) -> None:
+    budget = infeasible_budget(spec)
+    found = json.loads(run("solve", spec, "--budget", budget, "--json", "--quiet").stdout)
+    way = next(way for way in found["ways_out"] if way["change"].startswith("parallel.fsdp: "))
+    degree = way["change"].removeprefix("parallel.fsdp: ")
+    Path("model.yaml").write_text(Path("model.yaml").read_text() + f"parallel: {{fsdp: {degree}}}\n")
+    changed = run("solve", spec, "--budget", f"{way['peak_bytes']}B", "--quiet")
+    assert 0 == changed.exit_code, changed.output
+
+
+def test_a_search_that_ran_out_of_time_is_unknown_not_infeasible(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_up(*_: Any, **__: Any) -> None:
+        raise InfeasibleError(
+            "no plan was found within the time limit",
+            budget_bytes=5,
+            static_bytes=1,
+            smallest_peak_bytes=6,
+            bound_bytes=2,
+            where="backward",
+            is_proven=False,
+        )
+
+    monkeypatch.setattr("planner.planning.solve_graph", give_up)
+    result = run("solve", spec, "--budget", "5B", "--json", "--no-advice")
+    assert (1, "unknown") == (result.exit_code, json.loads(result.stdout)["status"])
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("model: {preset: gpt2\nbatch: {micro_batch: 1}\n", "model.yaml:2: not valid YAML"),
+        ("model:\n\tpreset: gpt2\n", "model.yaml:2: not valid YAML"),
+        ("", "model.yaml: the file is empty"),
+        (
+            "model: {preset: gpt2}\nbtach: {micro_batch: 1}\n",
+            "model.yaml:2: btach: unknown key; did you mean 'batch'?",
+        ),
+        (
+            "model: {preset: gpt2}\nbatch:\n  micro_batch: one\n",
+            "model.yaml:3: batch.micro_batch: expected a positive integer, found 'one'",
+        ),
+        (
+            "model: {preset: gpt2}\nbatch:\n  micro_batch: -1\n",
+            "model.yaml:3: batch.micro_batch: expected a positive integer, found -1",
+        ),
+        ("model: {preset: gtp2}\nbatch: {micro_batch: 1}\n", "did you mean 'gpt2'?"),
+        ("model: {preset: gpt2}\nbatch: {micro_batch: 1}\ndevice: h10\n", "model.yaml:3: device: unknown device 'h10'"),
+        ("model: {preset: gpt2}\nbatch: {micro_batch: 1}\n", "model.yaml:2: batch.sequence_length: "),
+        (
+            "model: {preset: gpt2}\nbatch: {micro_batch: 1, sequence_length: 2048}\n",
+            "2048 is more than the 1024 positions",
+        ),
+        (
+            "model:\n  factory: not_there_at_all:build\n" + INPUTS,
+            "model.yaml:2: model.factory: cannot import not_there_at_all",
+        ),
+    ],
+)
+def test_a_spec_that_cannot_be_used_is_one_line_with_its_place(text: str, complaint: str) -> None:
+    Path("model.yaml").write_text(text)
+    assert complaint in refused("solve", "model.yaml", "--budget", "1GB")
+
+
+def test_a_spec_that_is_not_there_is_named() -> None:
+    assert "no.yaml: no such file" == refused("solve", "no.yaml", "--budget", "1GB")
+    assert "no.yaml: no such file" == refused("trace", "no.yaml")
+
+
+@pytest.mark.parametrize(
+    ("budget", "complaint"),
+    [
+        ("40", "--budget: '40' has no unit; write 40GB (10^9 bytes) or 40GiB (2^30 bytes)"),
+        ("0GB", "--budget: a size must be at least one byte, found '0GB'"),
+        ("-1GB", "--budget: a size must be at least one byte"),
+        ("40G", "write 40GB or 40GiB"),
+        ("much", "cannot read 'much'"),
+        ("nan", "cannot read 'nan'"),
+    ],
+)
+def test_a_budget_that_cannot_be_read_says_how_to_write_one(spec: str, budget: str, complaint: str) -> None:
+    assert complaint in refused("solve", spec, f"--budget={budget}")
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "complaint"),
+    [
+        (MODEL, "biuld", "has no attribute biuld; did you mean 'build'?"),
+        ("def build():\n    raise RuntimeError('first\\nsecond')\n", "build", "raised RuntimeError: first"),
+        ("def build():\n    return 3\n", "build", "returned a int, expected a torch.nn.Module"),
+        ("import sys\ndef build():\n    sys.exit(7)\n", "build", "ended the program with exit status 7"),
+        ("import not_there_either\n", "build", "No module named 'not_there_either'"),
+        ("build = (\n", "build", "failed: SyntaxError"),
+    ],
+)
+def test_a_factory_that_fails_is_one_line(code: str, function: str, complaint: str) -> None:
+    line = refused("solve", write_spec(code, function=function), "--budget", "1GB")
+    assert complaint in line
+    assert "model.yaml" in line
+
+
+def test_a_forward_that_needs_data_is_one_line_that_names_the_module() -> None:
+    spec = write_spec(
+        MODEL
+        + """
+class Peeking(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+def build():
+    return nn.Sequential(nn.Linear(32, 32), Peeking(32, 32))
+"""
+    )
+    line = refused("solve", spec, "--budget", "1GB")
+    assert line.startswith("in 1: ")
+    assert "without data" in line
+
+
+def test_an_argument_that_forward_lacks_is_one_line() -> None:
+    spec = write_spec(MODEL, more="inputs:\n  other: {shape: [2, 32], dtype: float32}\n")
+    assert "unexpected keyword argument 'other'" in refused("trace", spec)
+
+
+@pytest.mark.parametrize("output", ["no/such/folder/plan.yaml", ".", "model.yaml/plan.yaml"])
+def test_an_output_that_cannot_be_written_is_found_before_the_work(spec: str, output: str) -> None:
+    assert f"{Path(output)}: cannot be written" in refused("solve", spec, "--budget", "1GB", "-o", output)
+    assert "cannot be written" in refused("trace", spec, "--graph", output)
+
+
+def test_an_unknown_device_is_refused_with_a_guess(spec: str) -> None:
+    assert "unknown device 'h100'; did you mean 'h100-80gb'?" in refused(
+        "solve", spec, "--budget", "1GB", "--device", "h100"
+    )
+    assert "gpu.yaml: no such file" in refused("solve", spec, "--budget", "1GB", "--device", "gpu.yaml")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--budget", "1GB", "--time-limit", "0"),
+        ("--budget", "1GB", "--time-limit", "nan"),
+        ("--budget", "1GB", "--gap", "-1"),
+        ("--budget", "1GB", "--bugdet", "2GB"),
+        ("--budget", "1GB", "--json", "-o", "-"),
+    ],
+)
+def test_wrong_usage_exits_with_two(spec: str, arguments: tuple[str, ...]) -> None:
+    before = files()
+    result = run("solve", spec, *arguments)
+    assert 2 == result.exit_code
+    assert "Error: " in result.stderr
+    assert before == files()
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("torch", "solve"), ("networkx", "solve"), ("ortools", "solve"), ("transformers", "hf")]
+)
+def test_a_missing_package_is_one_line_that_says_what_to_install(package: str, extra: str) -> None:
+    Path("model.yaml").write_text("model: {preset: gpt2}\nbatch: {micro_batch: 1, sequence_length: 8}\n")
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {package!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from planner.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "solve", "model.yaml", "--budget", "1GB"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    (line,) = done.stderr.splitlines()
+    assert 2 == done.returncode
+    assert line.endswith(f"pip install 'activation-planner[{extra}]'")
+    assert package in line
+
+
+@pytest.mark.parametrize("moment", ["import", "solve"])
+def test_an_interrupt_ends_in_one_line_and_leaves_the_old_plan(moment: str) -> None:
+    Path("gpt2.plan.yaml").write_text("precious")
+    before = files()
+    process = subprocess.Popen(
+        [*COMMAND, "solve", str(ROOT / "examples" / "gpt2.yaml"), "--budget", "18GB"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    if moment == "solve":
+        assert process.stderr.readline().startswith("planner: traced")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)  # long enough to be in the middle of it
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (130, "", "planner: error: interrupted\n") == (process.returncode, out, err)
+    assert before == files()
+
+
+# ---- the README
+
+
+def readme_command(name: str) -> str:
+    text = (ROOT / "README.md").read_text()
+    found = re.search(rf"^<!-- command: {name} -->\n```\w*\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_readme_has_its_two_commands() -> None:
+    assert "./dev/env planner solve examples/llama-3-8b.yaml --budget 40GB" == readme_command("run")
+    assert "./dev/env pytest" == readme_command("test")
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = readme_command("run").split()[2:]
+    result = run(*[str(ROOT / a) if a.startswith("examples/") else a for a in arguments])
+    assert 0 == result.exit_code
+    sample = (ROOT / "README.md").read_text()
+    for line in result.stdout.splitlines():
+        if not line.startswith("Took"):
+            assert line in sample
+
+
