@@ -1,7 +1,7 @@
-"""The `planner` command: wires specs, tracing, solving and reports together, and turns errors into exit codes.
+"""The `planner` command: wires specs, tracing, solving and reports together; turns errors into exit codes.
 
-Nothing heavy is imported before a command needs it: `planner --help` loads neither torch nor a solver. What is printed is
-made in `planner.reporting`; results go to stdout, progress and errors to stderr.
+Nothing heavy is imported before a command needs it: `planner --help` loads neither torch nor a solver. What
+is printed is made in `planner.reporting`; results go to stdout, progress and errors to stderr.
 """
 
 import json
@@ -59,9 +59,9 @@ class _Commands(click.Group):
 def _ended_by_interrupt() -> Iterator[None]:
     """While a command runs, Ctrl-C ends the process at once, but never in the middle of writing a file.
 
-    A KeyboardInterrupt would come too late: Python sees a signal only once the solver returns to it. And OR-Tools takes the
-    signal for "stop and give what you have". So the signal is blocked, before any library starts a thread, and one
-    thread waits for it.
+    A KeyboardInterrupt would come too late: Python sees a signal only once the solver returns to it. And
+    OR-Tools takes the signal for "stop and give what you have". So the signal is blocked, before any library
+    starts a thread, and one thread waits for it.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
@@ -99,7 +99,9 @@ class _Number(click.FloatRange):
         return number
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="planner")
 def main() -> None:
     """Plan which saved tensors of a PyTorch training step to save and which to recompute.
@@ -127,7 +129,9 @@ _verbose_option = click.option(
     "--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30)."
 )
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
-@click.option("--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout.")
+@click.option(
+    "--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout."
+)
 @click.option(
     "--time-limit",
     type=_Number(min=0, min_open=True),
@@ -163,8 +167,8 @@ def solve(
 ) -> None:
     """Find the cheapest plan for SPEC that fits the budget, and write it to a file.
 
-    Prints the predicted memory and time beside what people do today. When no plan fits, nothing is written, the exit
-    status is 1, and up to three changes of the spec are tried.
+    Prints the predicted memory and time beside what people do today. When no plan fits, nothing is
+    written, the exit status is 1, and changes of the spec that would fit are looked for.
 
     \b
     Examples:
@@ -213,9 +217,7 @@ def solve(
         return
     with _writing:
         write_plan(outcome.plan, path)
-    found = summary.summarize_plan(
-        outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, path=path
-    )
+    found = summary.summarize_plan(outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, path=path)
     if as_json:
         _print_json(documents.plan_document(found))
     else:
@@ -227,9 +229,7 @@ def solve(
 @click.option(
     "--graph", "graph_file", metavar="FILE.json", help="Write the op graph there, as networkx node-link JSON."
 )
-@click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Lines in each list."
-)
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Lines in each list.")
 @_json_option
 @_quiet_option
 @_verbose_option
@@ -360,7 +360,7 @@ def _advice(
 
 @contextmanager
 def _calm(verbose: bool) -> Iterator[None]:
-    """While the model's code runs: no warnings and log lines, and what it prints does not mix with our results."""
+    """While the model's code runs: no warnings or log lines, and what it prints stays out of our results."""
     with redirect_stdout(sys.stderr), nullcontext() if verbose else warnings.catch_warnings():
         if verbose:
             yield

@@ -28,8 +28,11 @@ __all__ = ["__version__", "load", "load_plan", "solve", "trace"]
 def __getattr__(name: str) -> object:
     if name not in _HOME_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from planner.extras import needs
+
     module, _, attribute = _HOME_BY_NAME[name].partition(":")
-    return getattr(import_module(module), attribute)
+    with needs(f"planner.{name}"):
+        return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -167,3 +167,11 @@ class InfeasibleError(PlannerError):
         self.where = where
         self.is_proven = is_proven
         self.ways_out = ways_out
+
+
+class PlanMismatchError(PlannerError):
+    """A plan that does not belong to the model it is applied to; it names the first difference."""
+
+
+class ReplayError(PlannerError):
+    """A dropped tensor that cannot be replayed, found before or during backward."""

@@ -27,6 +27,10 @@ else:
     OpGraph = nx.DiGraph
 
 
+# Module path of what happens outside the model's forward, such as a loss function called on its output.
+OUTSIDE = "(outside)"
+
+
 class Phase(StrEnum):
     """The part of the step an op belongs to."""
 

@@ -1,26 +1,34 @@
 """Module paths that differ only in their numbers, written once: `model.layers.{0..30}.mlp`.
 
-`compress` turns rows keyed by module path into patterns, `expand` turns a pattern back into paths. A pattern stands for
-the product of its number sets, so both directions are exact. A brace that is part of a name is written twice.
+`compress` turns rows keyed by module path into patterns, `expand` turns a pattern back into paths. A pattern
+stands for the product of its number sets, so both directions are exact. A brace that is part of a name is
+written twice.
 """
 
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import product
+from typing import TypeVar
+
+Payload = TypeVar("Payload", bound=Hashable)
+_Parts = tuple[str | frozenset[int], ...]
 
 _NUMBER = re.compile(r"0|[1-9][0-9]*")
 # A doubled brace, a number set, or anything that is neither: only the last may be a mistake.
 _PIECE = re.compile(r"(\{\{|\}\})|\{([0-9.,]+)\}|([^{}]+)")
 
 
-def compress(rows: Iterable[tuple[str, Hashable]]) -> list[tuple[str, Hashable]]:
+def compress(rows: Iterable[tuple[str, Payload]]) -> list[tuple[str, Payload]]:
     """The rows with paths merged into patterns wherever the payload is equal, in order of first appearance.
 
     Args:
         rows: (module path, payload), each path at most once per payload.
     """
-    merged: list[tuple[tuple[str | frozenset[int], ...], Hashable]] = [
-        (tuple(frozenset({int(part)}) if _NUMBER.fullmatch(part) else part for part in path.split(".")), payload)
+    merged: list[tuple[_Parts, Payload]] = [
+        (
+            tuple(frozenset({int(part)}) if _NUMBER.fullmatch(part) else part for part in path.split(".")),
+            payload,
+        )
         for path, payload in rows
     ]
     depth = max((len(parts) for parts, _ in merged), default=0)
@@ -29,11 +37,9 @@ def compress(rows: Iterable[tuple[str, Hashable]]) -> list[tuple[str, Hashable]]
     return [(".".join(_written(part) for part in parts), payload) for parts, payload in merged]
 
 
-def _merge_place(
-    rows: list[tuple[tuple[str | frozenset[int], ...], Hashable]], place: int
-) -> list[tuple[tuple[str | frozenset[int], ...], Hashable]]:
+def _merge_place(rows: list[tuple[_Parts, Payload]], place: int) -> list[tuple[_Parts, Payload]]:
     """Unite rows that differ in nothing but the numbers at one place of the path."""
-    groups: dict[Hashable, tuple[tuple[str | frozenset[int], ...], Hashable]] = {}
+    groups: dict[Hashable, tuple[_Parts, Payload]] = {}
     for position, (parts, payload) in enumerate(rows):
         here = parts[place] if place < len(parts) else ""
         if isinstance(here, str):
@@ -66,7 +72,8 @@ def expand(pattern: str) -> Iterator[str]:
     """Every path that a pattern stands for.
 
     Raises:
-        ValueError: the braces hold something other than numbers and ranges, or more than `MAX_EXPANSION` paths.
+        ValueError: the braces hold something other than numbers and ranges, or stand for more than
+            `MAX_EXPANSION` paths.
     """
     parts: list[list[str]] = []
     count, place = 1, 0

@@ -1,7 +1,8 @@
 """The plan: one retention decision for every tensor that autograd saves, and what it was predicted to give.
 
 A plan is a YAML file that a person can read in a review and a program can check. `load_plan` gives back what
-`write_plan` wrote, up to the order of decisions and anchors, which means nothing; equal plans give equal bytes.
+`write_plan` wrote, up to the order of decisions and anchors, which means nothing; equal plans give equal
+bytes.
 """
 
 import errno
@@ -52,7 +53,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """A module's input or output that autograd does not save and the plan keeps, so that replays can start there."""
+    """A module's input or output that autograd does not save and the plan keeps for replays to start from."""
 
     module_fqn: str
     module_call: int
@@ -208,9 +209,7 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         PlanFileError: the file cannot be read or is not a whole plan; names the line and key.
     """
-    document = load_yaml(
-        path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES
-    )
+    document = load_yaml(path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES)
     check(document, "plan", error_type=PlanFileError)
     data: Any = document.data
     decisions = [
@@ -250,8 +249,7 @@ def _grouped(items: Iterable[Decision | Anchor], key: str) -> list[dict[str, Any
         by_place.setdefault((item.module_fqn, item.module_call), []).append(row)
     rows = [(path, (call, tuple(entries))) for (path, call), entries in by_place.items()]
     grouped = []
-    for pattern, payload in compress(rows):
-        call, entries = payload  # type: ignore[misc]  # what was put in above
+    for pattern, (call, entries) in compress(rows):
         entry: dict[str, Any] = {"modules": pattern}
         if call:
             entry["call"] = call
@@ -263,7 +261,7 @@ def _grouped(items: Iterable[Decision | Anchor], key: str) -> list[dict[str, Any
 def _ungrouped(
     document: SourcedDocument, section: str, key: str, identity: tuple[str, ...]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """The place and the row of every item; `identity` names the keys that tell the rows of one place apart."""
+    """The place and the row of every item; `identity` names what tells the rows of one place apart."""
     data: Any = document.data
     seen: set[Hashable] = set()
     for index, entry in enumerate(data[section]):
@@ -279,7 +277,9 @@ def _ungrouped(
                     message = f"{path or 'the model'} has this entry twice"
                     raise document.error(message, (section, index, key, place), error_type=PlanFileError)
                 if len(seen) >= MAX_ITEMS:
-                    raise document.error(f"more than {MAX_ITEMS:,} entries", (section,), error_type=PlanFileError)
+                    raise document.error(
+                        f"more than {MAX_ITEMS:,} entries", (section,), error_type=PlanFileError
+                    )
                 seen.add(who)
                 yield {"module_fqn": path, "module_call": call}, row
 
@@ -301,5 +301,6 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_implicit_resolver(*FLOAT_RESOLVER)
 _Dumper.add_representer(
-    _Line, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=True)
+    _Line,
+    lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=True),
 )

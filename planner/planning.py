@@ -1,4 +1,4 @@
-"""From an op graph and a budget to a plan: the one path that the command line, the service and Python share."""
+"""From an op graph and a budget to a plan: the one path that the command line and Python share."""
 
 import hashlib
 import json
@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import networkx as nx
-
 from planner.device import DeviceProfile, load_device
 from planner.errors import InfeasibleError
-from planner.graph import Phase, StorageKind, saved_tensors, step_info, storages, values
+from planner.graph import OpGraph, Phase, StorageKind, saved_tensors, step_info, storages, values
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.problem import Problem, build_problem
 from planner.simulation.liveness import Point, Timeline
@@ -35,7 +33,7 @@ class Outcome:
 
 
 def solve_graph(
-    graph: nx.DiGraph,
+    graph: OpGraph,
     *,
     budget: str | int,
     device: str | Mapping[str, Any] | DeviceProfile = "h100-80gb",
@@ -81,7 +79,7 @@ def solve_graph(
 
 
 def smallest_peak(
-    graph: nx.DiGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S
+    graph: OpGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S
 ) -> LowestPeak:
     """The smallest peak that some plan reaches for a traced step, and a bound below it."""
     problem = build_problem(graph, device)
@@ -107,7 +105,7 @@ def _lowest_as_solution(lowest: LowestPeak, solution: Solution) -> Solution:
 
 
 def _infeasible(
-    graph: nx.DiGraph, problem: Problem, lowest: LowestPeak, solution: Solution, budget_bytes: int
+    graph: OpGraph, problem: Problem, lowest: LowestPeak, solution: Solution, budget_bytes: int
 ) -> InfeasibleError:
     is_proven = solution.status is Status.INFEASIBLE or lowest.bound_bytes > budget_bytes
     # That the budget is impossible is itself a bound, often a better one.
@@ -129,7 +127,7 @@ def _infeasible(
 
 
 def make_plan(
-    graph: nx.DiGraph,
+    graph: OpGraph,
     problem: Problem,
     solution: Solution,
     known: tuple[Baseline, ...],
@@ -178,7 +176,7 @@ def make_plan(
     )
 
 
-def fingerprint(graph: nx.DiGraph) -> str:
+def fingerprint(graph: OpGraph) -> str:
     """A hash of the sequence of saved tensors: what a plan for this step must match, and nothing else."""
     rows = [
         (s.module_fqn, s.module_call, s.ordinal, s.op, list(s.shape), s.dtype) for s in saved_tensors(graph)
@@ -186,7 +184,7 @@ def fingerprint(graph: nx.DiGraph) -> str:
     return "sha256:" + hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
-def describe_point(graph: nx.DiGraph, problem: Problem, point: Point | None) -> str:
+def describe_point(graph: OpGraph, problem: Problem, point: Point | None) -> str:
     """Where in the step a moment is, for a person."""
     if point is None:
         return "optimizer step"
@@ -200,7 +198,7 @@ def describe_point(graph: nx.DiGraph, problem: Problem, point: Point | None) -> 
     return f"{phase}, {record.name} of {record.module_fqn or 'the model'}"
 
 
-def _decisions(graph: nx.DiGraph, problem: Problem, kept: frozenset[int]) -> tuple[Decision, ...]:
+def _decisions(graph: OpGraph, problem: Problem, kept: frozenset[int]) -> tuple[Decision, ...]:
     position = {tensor.value: tensor.index for tensor in problem.tensors}
     table = values(graph)
     return tuple(
@@ -211,15 +209,19 @@ def _decisions(graph: nx.DiGraph, problem: Problem, kept: frozenset[int]) -> tup
             op=saved.op,
             shape=saved.shape,
             dtype=saved.dtype,
-            # What backward never asks for is not in the problem; dropping it costs nothing.
-            retention=Retention.SAVE if position.get(saved.value) in kept else Retention.RECOMPUTE,
+            # What backward never asks for is not in the problem, and stays.
+            retention=Retention.RECOMPUTE if _is_dropped(position.get(saved.value), kept) else Retention.SAVE,
         )
         for saved in saved_tensors(graph)
         if storages(graph)[table[saved.value].storage].kind is StorageKind.ACTIVATION
     )
 
 
-def _anchors(graph: nx.DiGraph, problem: Problem, kept: frozenset[int]) -> tuple[Anchor, ...]:
+def _is_dropped(tensor: int | None, kept: frozenset[int]) -> bool:
+    return tensor is not None and tensor not in kept
+
+
+def _anchors(graph: OpGraph, problem: Problem, kept: frozenset[int]) -> tuple[Anchor, ...]:
     table = values(graph)
     found = []
     for tensor in problem.tensors:

@@ -7,12 +7,12 @@ integer: bytes and nanoseconds. The budget is not part of the problem, so one pr
 from dataclasses import dataclass
 from itertools import accumulate
 
-import networkx as nx
-
 from planner.costs.roofline import op_seconds, optimizer_seconds
 from planner.device import DeviceProfile
 from planner.graph import (
+    OUTSIDE,
     Op,
+    OpGraph,
     Phase,
     StorageKind,
     ops,
@@ -39,7 +39,7 @@ class Tensor:
         size_bytes: of its storage.
         producer: position in `Problem.ops` of the op that makes it, or None if that op cannot be replayed.
         may_keep: the runtime can hold on to it: it is saved, or enters or leaves a module, and is never overwritten.
-        must_keep: it is needed and cannot be replayed.
+        must_keep: it is needed and cannot be replayed, or is saved outside the model's forward, beyond our reach.
         free_step: when it dies in forward if it is not kept.
         uses: (unpack_step, release_step) of each unpack in backward; empty for what autograd does not save.
         consumers: positions in `Problem.ops` of the ops that read it.
@@ -112,7 +112,7 @@ class Problem:
         return tuple(t for t in self.tensors if t.may_keep and not t.must_keep)
 
 
-def build_problem(graph: nx.DiGraph, device: DeviceProfile) -> Problem:
+def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
     """The retention problem of a traced step on a device."""
     forward = [op for op in ops(graph) if op.phase is Phase.FORWARD and not op.is_view]
     saved_uses = _uses_by_value(graph)
@@ -135,6 +135,7 @@ def build_problem(graph: nx.DiGraph, device: DeviceProfile) -> Problem:
     for op in needed:
         for index in op.reads:
             consumers.setdefault(index, []).append(op_position[op.step])
+    outside = {saved.value for saved in saved_tensors(graph) if saved.module_fqn == OUTSIDE}
     tensors = []
     for index in order:
         producer = value_table[index].producer
@@ -146,7 +147,7 @@ def build_problem(graph: nx.DiGraph, device: DeviceProfile) -> Problem:
                 size_bytes=storage_table[value_table[index].storage].size_bytes,
                 producer=replay,
                 may_keep=index in keepable,
-                must_keep=index in saved_uses and replay is None,
+                must_keep=index in saved_uses and (replay is None or index in outside),
                 free_step=storage_table[value_table[index].storage].free_step,
                 uses=saved_uses.get(index, ()),
                 consumers=tuple(consumers.get(index, ())),
@@ -183,11 +184,11 @@ def build_problem(graph: nx.DiGraph, device: DeviceProfile) -> Problem:
     )
 
 
-def _is_static(graph: nx.DiGraph, value: int) -> bool:
+def _is_static(graph: OpGraph, value: int) -> bool:
     return storages(graph)[values(graph)[value].storage].kind in STATIC
 
 
-def _uses_by_value(graph: nx.DiGraph) -> dict[int, tuple[tuple[int, int], ...]]:
+def _uses_by_value(graph: OpGraph) -> dict[int, tuple[tuple[int, int], ...]]:
     uses: dict[int, tuple[tuple[int, int], ...]] = {}
     for saved in saved_tensors(graph):
         if saved.uses and not _is_static(graph, saved.value):
@@ -195,7 +196,7 @@ def _uses_by_value(graph: nx.DiGraph) -> dict[int, tuple[tuple[int, int], ...]]:
     return uses
 
 
-def _keepable_values(graph: nx.DiGraph, saved_uses: dict[int, tuple[tuple[int, int], ...]]) -> set[int]:
+def _keepable_values(graph: OpGraph, saved_uses: dict[int, tuple[tuple[int, int], ...]]) -> set[int]:
     """Values that a hook sees and that are the last version of their storage, so that holding on is enough."""
     table = values(graph)
     last_version: dict[int, int] = {}
@@ -211,12 +212,14 @@ def _keepable_values(graph: nx.DiGraph, saved_uses: dict[int, tuple[tuple[int, i
     }
 
 
-def _replayable_ops(graph: nx.DiGraph, forward: list[Op], keepable: set[int]) -> set[int]:
+def _replayable_ops(graph: OpGraph, forward: list[Op], keepable: set[int]) -> set[int]:
     """Steps of the ops whose result a replay reproduces bit for bit from what can still be there."""
     table = values(graph)
     overwritten = _overwritten_static(graph)
     replayable: set[int] = set()
     for op in forward:
+        if any(_is_unnamed(graph, index) for index in op.reads):
+            continue  # the runtime has no name by which to find it again
         state_free = op.name.rpartition(".")[0] in _STATE_FREE_REPLAY
         if op.is_random or op.is_opaque or (op.mutates_state and not state_free):
             continue
@@ -230,7 +233,12 @@ def _replayable_ops(graph: nx.DiGraph, forward: list[Op], keepable: set[int]) ->
     return replayable
 
 
-def _overwritten_static(graph: nx.DiGraph) -> set[int]:
+def _is_unnamed(graph: OpGraph, value: int) -> bool:
+    storage = storages(graph)[values(graph)[value].storage]
+    return storage.kind is StorageKind.CONSTANT and not storage.name
+
+
+def _overwritten_static(graph: OpGraph) -> set[int]:
     """Values of parameters, buffers, inputs or constants that forward overwrites later: a replay cannot read them."""
     last: dict[int, int] = {}
     for value in values(graph):
@@ -244,7 +252,7 @@ def _overwritten_static(graph: nx.DiGraph) -> set[int]:
 
 
 def _needed_ops(
-    graph: nx.DiGraph,
+    graph: OpGraph,
     forward: list[Op],
     replayable: set[int],
     saved_uses: dict[int, tuple[tuple[int, int], ...]],
@@ -259,17 +267,25 @@ def _needed_ops(
     return needed[::-1]
 
 
-def _base_bytes(graph: nx.DiGraph) -> tuple[int, ...]:
+def _base_bytes(graph: OpGraph) -> tuple[int, ...]:
     """Bytes alive at each step whatever the plan."""
     info = step_info(graph)
+    held = _never_unpacked(graph)
     change = [0] * (info.steps + 1)
     change[0] += info.static.resident_bytes
     for storage in storages(graph):
         if storage.kind in _COUNTED_ELSEWHERE:
             continue
         start = 0 if storage.kind in (StorageKind.INPUT, StorageKind.CONSTANT) else storage.alloc_step
+        end = info.steps if storage.index in held else min(storage.free_step, info.steps)
         change[min(start, info.steps)] += storage.size_bytes
         if storage.kind is StorageKind.GRADIENT and info.sharded_gradient_ratio:
-            change[min(storage.free_step, info.steps)] += round(storage.size_bytes * info.sharded_gradient_ratio)
-        change[min(storage.free_step, info.steps)] -= storage.size_bytes
+            change[end] += round(storage.size_bytes * info.sharded_gradient_ratio)
+        change[end] -= storage.size_bytes
     return tuple(accumulate(change))[: info.steps]
+
+
+def _never_unpacked(graph: OpGraph) -> set[int]:
+    """Storages of saved tensors that backward never asks for: every plan keeps them, and nothing releases them."""
+    uses = _uses_by_value(graph)
+    return {values(graph)[saved.value].storage for saved in saved_tensors(graph) if saved.value not in uses}

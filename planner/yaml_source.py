@@ -100,7 +100,7 @@ def load_yaml(
     max_bytes: int = MAX_FILE_BYTES,
     max_nodes: int = MAX_NODES,
 ) -> SourcedDocument:
-    """The contents of a YAML file. The limits are for files that people write; programs may write larger ones.
+    """The contents of a YAML file. The limits are for files that people write; programs may write larger.
 
     Raises:
         LocatedError: Of ``error_type``, when the file cannot be read, is empty, is not YAML, repeats a key,
@@ -200,7 +200,7 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # YAML 1.1 wants a dot and a sign in the exponent, so that it reads "1e-5" and "1.5e9" as text.
-# A program that writes YAML for us gives its dumper the same resolver, so that the text "1e5" gets its quotes.
+# What writes YAML for us gives its dumper the same resolver, so that the text "1e5" gets its quotes.
 FLOAT_RESOLVER = (
     _TAG_PREFIX + "float",
     re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
@@ -223,7 +223,9 @@ class _Builder:
         self.lines.setdefault(key_path, _position(node))
         self.node_count += 1
         if self.node_count > self.max_nodes:
-            raise self.error(f"more than {self.max_nodes:,} values once its aliases are expanded", node, key_path)
+            raise self.error(
+                f"more than {self.max_nodes:,} values once its aliases are expanded", node, key_path
+            )
         if len(key_path) > MAX_DEPTH:  # also where an alias that contains itself ends
             raise self.error(f"nested more than {MAX_DEPTH} levels deep", node, key_path[:3])
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG_PREFIX + "map":

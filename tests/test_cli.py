@@ -71,7 +71,9 @@ def run(*arguments: str) -> Result:
 
 def files() -> dict[str, bytes]:
     return {
-        name: Path(name).read_bytes() for name in os.listdir() if Path(name).is_file() and not name.endswith(".pyc")
+        name: Path(name).read_bytes()
+        for name in os.listdir()
+        if Path(name).is_file() and not name.endswith(".pyc")
     }
 
 
@@ -122,9 +124,9 @@ def test_solve_prints_nothing_but_one_object_as_json(spec: str) -> None:
         found[key] for key in ("status", "gap", "budget_bytes", "plan")
     )
     assert {
-        "predicted_peak_bytes", "predicted_peak_at", "predicted_step_s", "recompute_s", "stall_s", "host_bytes",
-        "solve_seconds", "trace_seconds", "baselines", "notes",
-    } <= set(found)  # fmt: skip
+        *("predicted_peak_bytes", "predicted_peak_at", "predicted_step_s", "recompute_s", "stall_s"),
+        *("host_bytes", "solve_seconds", "trace_seconds", "baselines", "notes"),
+    } <= set(found)
     static = found["static_bytes"]
     assert static["total"] == sum(size for part, size in static.items() if part != "total")
     parameters = 3 * (32 * 128 + 128 + 128 * 32 + 32)
@@ -152,7 +154,7 @@ def test_trace_says_what_is_computed_and_saved(spec: str) -> None:
     product = 2 * 512 * 32 * 128
     assert (6 * product, 11 * product) == (found["forward_flops"], found["backward_flops"])
     assert 3 * (32 * 128 + 128 + 128 * 32 + 32) == found["parameters"]
-    # Of each block: the result of `up`, that of gelu, and the block's input, which for the first is no activation.
+    # Of each block: the result of `up`, that of gelu, and the input, which for the first is no activation.
     assert 4 * 512 * (3 * (128 + 128) + 2 * 32) == found["saved_bytes"]
     assert "{0..2}.down" in {row["modules"] for row in found["by_module"]}
     assert {"ops", "saved_tensors", "static_bytes", "seconds", "by_op", "largest", "notes"} <= set(found)
@@ -248,9 +250,17 @@ def test_no_plan_fits_is_an_answer_with_ways_out(spec: str) -> None:
     budget = infeasible_budget(spec)
     text = run("solve", spec, "--budget", budget, "--quiet")
     assert 1 == text.exit_code
-    for part in ("Static memory", "Smallest peak", "Reached at", "optimizer: {name: adamw-8bit}", "parallel.fsdp:"):
+    for part in (
+        "Static memory",
+        "Smallest peak",
+        "Reached at",
+        "optimizer: {name: adamw-8bit}",
+        "parallel.fsdp:",
+    ):
         assert part in text.stdout
-    assert refused("solve", spec, "--budget", budget, "--quiet", status=1).startswith("no plan fits: the budget")
+    assert refused("solve", spec, "--budget", budget, "--quiet", status=1).startswith(
+        "no plan fits: the budget"
+    )
     assert "precious" == Path("model.plan.yaml").read_text()
 
 
@@ -324,7 +334,10 @@ def test_a_search_that_ran_out_of_time_is_unknown_not_infeasible(
             "model.yaml:3: batch.micro_batch: expected a positive integer, found -1",
         ),
         ("model: {preset: gtp2}\nbatch: {micro_batch: 1}\n", "did you mean 'gpt2'?"),
-        ("model: {preset: gpt2}\nbatch: {micro_batch: 1}\ndevice: h10\n", "model.yaml:3: device: unknown device 'h10'"),
+        (
+            "model: {preset: gpt2}\nbatch: {micro_batch: 1}\ndevice: h10\n",
+            "model.yaml:3: device: unknown device 'h10'",
+        ),
         ("model: {preset: gpt2}\nbatch: {micro_batch: 1}\n", "model.yaml:2: batch.sequence_length: "),
         (
             "model: {preset: gpt2}\nbatch: {micro_batch: 1, sequence_length: 2048}\n",
@@ -433,7 +446,8 @@ def test_wrong_usage_exits_with_two(spec: str, arguments: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(
-    ("package", "extra"), [("torch", "solve"), ("networkx", "solve"), ("ortools", "solve"), ("transformers", "hf")]
+    ("package", "extra"),
+    [("torch", "solve"), ("networkx", "solve"), ("ortools", "solve"), ("transformers", "hf")],
 )
 def test_a_missing_package_is_one_line_that_says_what_to_install(package: str, extra: str) -> None:
     Path("model.yaml").write_text("model: {preset: gpt2}\nbatch: {micro_batch: 1, sequence_length: 8}\n")
@@ -505,5 +519,3 @@ def test_the_readme_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatc
     for line in result.stdout.splitlines():
         if not line.startswith("Took"):
             assert line in sample
-
-

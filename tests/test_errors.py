@@ -18,6 +18,12 @@ def test_a_missing_extra_says_how_to_install_it() -> None:
 
 def test_only_a_true_no_exits_with_one() -> None:
     infeasible = InfeasibleError(
-        "too small", budget_bytes=1, static_bytes=2, smallest_peak_bytes=3, where="mm", ways_out=("offload",)
+        "too small",
+        budget_bytes=1,
+        static_bytes=2,
+        smallest_peak_bytes=4,
+        bound_bytes=3,
+        where="mm",
+        is_proven=True,
     )
     assert (1, 2) == (infeasible.exit_status, PlannerError("x").exit_status)

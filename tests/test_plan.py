@@ -1,4 +1,4 @@
-"""Plan files: whole or not at all, the same bytes for the same plan, and every damage reported with its place."""
+"""Plan files: whole or not at all, the same bytes for the same plan, and damage reported with its place."""
 
 import os
 import stat
@@ -45,7 +45,9 @@ PLAN = Plan(
     ),
     solver=Proof(status="optimal", gap=0.0, bound_s=1e-05),
     baselines=(
-        BaselineRow(name="every √N blocks", fits=True, peak_bytes=30_000_000_000, step_s=1.5, recompute_s=0.25),
+        BaselineRow(
+            name="every √N blocks", fits=True, peak_bytes=30_000_000_000, step_s=1.5, recompute_s=0.25
+        ),
     ),
     decisions=tuple(
         Decision(
@@ -61,14 +63,24 @@ PLAN = Plan(
         for ordinal in range(2)
     ),
     anchors=(
-        Anchor(module_fqn="layers.1", module_call=0, side="input", position=0, op="aten.add.Tensor", size_bytes=256),
+        Anchor(
+            module_fqn="layers.1",
+            module_call=0,
+            side="input",
+            position=0,
+            op="aten.add.Tensor",
+            size_bytes=256,
+        ),
     ),
 )
 
 SHORT_TEXT = st.text(
-    st.characters(exclude_categories=("Cc", "Cs", "Co", "Cn"), exclude_characters="\u2028\u2029\ufeff"), max_size=6
+    st.characters(exclude_categories=("Cc", "Cs", "Co", "Cn"), exclude_characters="\u2028\u2029\ufeff"),
+    max_size=6,
 )
-PATHS = st.lists(st.sampled_from(["0", "1", "2", "layers", "mlp", "01", "{x}", "on", "null"]), max_size=3).map(".".join)
+PATHS = st.lists(
+    st.sampled_from(["0", "1", "2", "layers", "mlp", "01", "{x}", "on", "null"]), max_size=3
+).map(".".join)
 SECONDS = st.floats(0, 1e6)
 SIZES = st.integers(0, 2**62)
 DECISIONS = st.builds(
@@ -117,7 +129,12 @@ PLANS = st.builds(
     ),
     baselines=st.lists(
         st.builds(
-            BaselineRow, name=SHORT_TEXT, fits=st.booleans(), peak_bytes=SIZES, step_s=SECONDS, recompute_s=SECONDS
+            BaselineRow,
+            name=SHORT_TEXT,
+            fits=st.booleans(),
+            peak_bytes=SIZES,
+            step_s=SECONDS,
+            recompute_s=SECONDS,
         ),
         max_size=2,
     ).map(tuple),
@@ -249,9 +266,13 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content: bytes) -> No
 
 @pytest.mark.slow
 def test_a_plan_with_many_unlike_modules_can_be_read_back(tmp_path: Path) -> None:
-    plan = replace(PLAN, decisions=tuple(
-        replace(PLAN.decisions[0], module_fqn=f"stage{place}", shape=(place, 8, 8, 8)) for place in range(8000)
-    ))
+    plan = replace(
+        PLAN,
+        decisions=tuple(
+            replace(PLAN.decisions[0], module_fqn=f"stage{place}", shape=(place, 8, 8, 8))
+            for place in range(8000)
+        ),
+    )
     write_plan(plan, tmp_path / "large.yaml")
     assert in_order(plan) == in_order(load_plan(tmp_path / "large.yaml"))
 

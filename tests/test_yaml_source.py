@@ -8,7 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from planner.errors import PlanFileError, SpecError
-from planner.yaml_source import FLOAT_RESOLVER, MAX_FILE_BYTES, SourcePosition, load_json, load_yaml, parse_yaml
+from planner.yaml_source import (
+    FLOAT_RESOLVER,
+    MAX_FILE_BYTES,
+    SourcePosition,
+    load_json,
+    load_yaml,
+    parse_yaml,
+)
 
 
 def test_every_key_and_item_has_the_line_it_stands_on() -> None:

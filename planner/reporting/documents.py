@@ -49,7 +49,7 @@ def plan_document(summary: PlanSummary) -> Document:
 
 
 def infeasible_document(summary: InfeasibleSummary) -> Document:
-    """What `planner solve --json` prints when no plan fits; "unknown" means that the time limit ended the search."""
+    """What `planner solve --json` prints without a plan; "unknown" when the time limit ended the search."""
     return {
         "status": "infeasible" if summary.is_proven else "unknown",
         "message": summary.message,

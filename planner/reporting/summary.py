@@ -1,4 +1,4 @@
-"""What a trace and a plan come to: totals, groups by module and op, the largest entries. Pure functions of records."""
+"""What a trace and a plan come to: totals, groups by module and op, the largest entries."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -51,7 +51,8 @@ class TraceSummary:
         saved_tensors: everything autograd packs, parameters and inputs included.
         saved_activations: those of them that a plan decides about.
         saved_bytes: of the activations, each storage once.
-        by_module, by_op: the activations in groups, the largest first; a storage counts where it is saved first.
+        by_module, by_op: the activations in groups, the largest first; a storage counts where it is first
+            saved.
         largest: the largest activations, each storage once.
         seconds: what tracing took.
     """
@@ -302,7 +303,7 @@ def _retentions(decisions: Iterable[Decision], sizes: Mapping[_Place, int]) -> t
 
 
 def _decision_groups(decisions: Iterable[Decision], sizes: Mapping[_Place, int]) -> tuple[DecisionGroup, ...]:
-    """Decisions alike in op, shape and retention, with their modules as a pattern; those without bytes left out."""
+    """Decisions alike in op, shape and retention, by module pattern; those without own bytes left out."""
     found: dict[tuple[str, tuple[int, ...], Retention, int], dict[str, list[int]]] = {}
     for decision in decisions:
         size_bytes = sizes[_place(decision)]

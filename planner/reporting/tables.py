@@ -1,4 +1,4 @@
-"""Text layout for a terminal of 100 columns: quantities, aligned columns, shortened names. Knows no records."""
+"""Text layout for a terminal of 100 columns: quantities, aligned columns, shortened names."""
 
 import math
 import textwrap
@@ -11,7 +11,7 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 def gigabytes(size_bytes: int) -> str:
-    """The size in GB (10⁹ bytes), never in another unit: two decimals, or two significant digits below 0.1 GB."""
+    """The size in GB (10⁹ bytes), never in another unit: two decimals, or two digits that count below 0.1."""
     size = size_bytes / _BYTES_PER_GB
     if size_bytes == 0 or abs(size) >= 0.1:
         return f"{size:,.2f} GB"

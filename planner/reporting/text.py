@@ -69,8 +69,8 @@ def trace_text(summary: TraceSummary) -> str:
             f"Forward        {count(summary.forward_flops, 'FLOPs')}",
             f"Backward       {count(summary.backward_flops, 'FLOPs')}",
             f"Ops            {summary.ops:,}",
-            f"Saved tensors  {summary.saved_tensors:,}, of which {summary.saved_activations:,} are activations: "
-            f"{gigabytes(summary.saved_bytes)}",
+            f"Saved tensors  {summary.saved_tensors:,}, of which {summary.saved_activations:,} "
+            f"are activations of {gigabytes(summary.saved_bytes)}",
         ],
         _static(summary.static),
         table(
@@ -153,9 +153,7 @@ def _retentions(plan: Plan, retentions: Iterable[RetentionTotal]) -> list[str]:
     ]
     if plan.anchors:
         size_bytes = sum(anchor.size_bytes for anchor in plan.anchors)
-        rows.append(
-            ("hold also", f"{len(plan.anchors):,} module inputs or outputs", gigabytes(size_bytes))
-        )
+        rows.append(("hold also", f"{len(plan.anchors):,} module inputs or outputs", gigabytes(size_bytes)))
     return table(("Decisions", "", "size"), rows, left=2)
 
 

@@ -122,7 +122,7 @@ def solve(
             best.offer(kept, timeline)
             break
         _add_violations(best.moments, timeline, budget_bytes)
-    return _conclude(best, bound_ns, is_infeasible, limits, time.monotonic() - started)
+    return _conclude(problem, best, bound_ns, is_infeasible, limits, time.monotonic() - started)
 
 
 def lowest_peak(problem: Problem, *, limits: Limits, known: Iterable[frozenset[int]] = ()) -> LowestPeak:
@@ -201,18 +201,25 @@ def _is_proven(best: _Incumbent, bound_ns: int, limits: Limits) -> bool:
     return best.timeline is not None and best.timeline.recompute_ns * (1 - limits.gap) <= bound_ns
 
 
+def without_idle_anchors(problem: Problem, kept: frozenset[int]) -> frozenset[int]:
+    """The kept tensors less those that autograd does not save and no replay reads: they would never be touched."""
+    read = {tensor for op in replayed_ops(problem, kept) for tensor in problem.ops[op].reads}
+    return frozenset(tensor for tensor in kept if problem.tensors[tensor].uses or tensor in read)
+
+
 def _conclude(
-    best: _Incumbent, bound_ns: int, is_infeasible: bool, limits: Limits, wall_s: float
+    problem: Problem, best: _Incumbent, bound_ns: int, is_infeasible: bool, limits: Limits, wall_s: float
 ) -> Solution:
     if best.timeline is None:
         status = Status.INFEASIBLE if is_infeasible else Status.UNKNOWN
         return Solution(status=status, kept=None, timeline=None, bound_ns=bound_ns, gap=1.0, wall_s=wall_s)
+    assert best.kept is not None
     cost_ns = best.timeline.recompute_ns
     bound_ns = min(bound_ns, cost_ns)
     gap = (cost_ns - bound_ns) / cost_ns if cost_ns else 0.0
     return Solution(
         status=Status.OPTIMAL if gap <= limits.gap else Status.FEASIBLE,
-        kept=best.kept,
+        kept=without_idle_anchors(problem, best.kept),
         timeline=best.timeline,
         bound_ns=bound_ns,
         gap=gap,

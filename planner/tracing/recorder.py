@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from planner.errors import TraceError
-from planner.graph import Op, Phase, SavedTensor, StorageKind
+from planner.graph import OUTSIDE, Op, Phase, SavedTensor, StorageKind
 from planner.tracing.operators import (
     CallTable,
     Operator,
@@ -120,7 +120,7 @@ class Recorder(TorchDispatchMode):
         self._calls_made = CallTable()
         self._by_address: dict[int, StorageLife] = {}
         self._watches: dict[int, weakref.ref[Any]] = {}
-        self._stack: list[tuple[str, int]] = [("", 0)]
+        self._stack: list[tuple[str, int]] = [(OUTSIDE, 0)]
         self._paths = {id(child): name for name, child in module.named_modules()}
         self._calls: Counter[str] = Counter()
         self._packed: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -258,7 +258,7 @@ class Recorder(TorchDispatchMode):
             self._by_sequence.setdefault(torch.autograd._get_sequence_nr() - 1, where)  # type: ignore[attr-defined]
             return where
         node = torch._C._current_autograd_node()
-        return self._by_sequence.get(node._sequence_nr(), ("", 0)) if node is not None else ("", 0)
+        return self._by_sequence.get(node._sequence_nr(), (OUTSIDE, 0)) if node is not None else (OUTSIDE, 0)
 
     def _check_dense(self, tensor: torch.Tensor, what: str) -> None:
         if tensor.layout is not torch.strided:
@@ -272,6 +272,14 @@ class Recorder(TorchDispatchMode):
 
     def pack(self, tensor: torch.Tensor) -> _Packed:
         """Record a saved tensor; only those on parameters, buffers, inputs and constants are really kept."""
+        record = self.describe_packed(tensor)
+        kind = self.storages[self.values[record.value].storage].kind
+        is_kept = self._keep_saved or kind in STATIC_KINDS
+        layout = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+        return _Packed(record, layout, tensor if is_kept else None, self._leave_formula)
+
+    def describe_packed(self, tensor: torch.Tensor) -> SavedRecord:
+        """The next entry in the list of saved tensors: where it is packed, and what made it."""
         value = self.value_of(tensor)
         where = self._stack[-1]
         producer = self.values[value].producer
@@ -286,10 +294,7 @@ class Recorder(TorchDispatchMode):
         )
         self._packed[where] += 1
         self.saved.append(record)
-        kind = self.storages[self.values[value].storage].kind
-        is_kept = self._keep_saved or kind in STATIC_KINDS
-        layout = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
-        return _Packed(record, layout, tensor if is_kept else None, self._leave_formula)
+        return record
 
     def unpack(self, packed: _Packed) -> torch.Tensor:
         """A fresh tensor of the packed layout, watched until backward lets go of it."""
@@ -328,7 +333,8 @@ class Recorder(TorchDispatchMode):
 
     # -- modules ---------------------------------------------------------------------------------------------
 
-    def _enter_module(self, module: torch.nn.Module, inputs: Any) -> None:
+    def enter_module(self, module: torch.nn.Module, inputs: Any) -> None:
+        """A module hook: its forward begins."""
         path = self._paths.get(id(module))
         if path is None:
             return
@@ -336,7 +342,8 @@ class Recorder(TorchDispatchMode):
         self._calls[path] += 1
         self._mark_boundary(inputs, "input")
 
-    def _leave_module(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def leave_module(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """A module hook: its forward has ended."""
         if id(module) not in self._paths:
             return
         self._mark_boundary(output, "output")
@@ -361,8 +368,8 @@ class Recorder(TorchDispatchMode):
     def watching(self) -> Iterator[None]:
         """While active, everything is recorded."""
         with ExitStack() as stack:
-            stack.callback(register_module_forward_pre_hook(self._enter_module).remove)
-            stack.callback(register_module_forward_hook(self._leave_module).remove)
+            stack.callback(register_module_forward_pre_hook(self.enter_module).remove)
+            stack.callback(register_module_forward_hook(self.leave_module).remove)
             stack.enter_context(self)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack))
             yield
