@@ -7,10 +7,7 @@ is printed is made in `planner.reporting`; results go to stdout, progress and er
 import json
 import logging
 import math
-import os
-import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,9 +31,6 @@ _INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report it
 _INTERRUPTED = "error: interrupted"
 _STDOUT = "-"
 
-# Held while a file is written.
-_writing = threading.Lock()
-
 Report = Callable[[str], None]
 
 
@@ -45,48 +39,13 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _ended_by_interrupt():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except PlannerError as error:
             _say(f"error: {error}")
             ctx.exit(error.exit_status)
         except KeyboardInterrupt:
             _say(_INTERRUPTED)
             ctx.exit(_INTERRUPTED_STATUS)
-
-
-@contextmanager
-def _ended_by_interrupt() -> Iterator[None]:
-    """While a command runs, Ctrl-C ends the process at once, but never in the middle of writing a file.
-
-    A KeyboardInterrupt would come too late: Python sees a signal only once the solver returns to it. And
-    OR-Tools takes the signal for "stop and give what you have". So the signal is blocked, before any library
-    starts a thread, and one thread waits for it.
-    """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    is_over = threading.Event()
-
-    def watch() -> None:
-        signal.sigwait({signal.SIGINT})
-        with _writing:
-            if not is_over.is_set():
-                _say(_INTERRUPTED)
-                os._exit(_INTERRUPTED_STATUS)
-
-    handler = signal.getsignal(signal.SIGINT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        signal.pthread_kill(watcher.ident or 0, signal.SIGINT)
-        watcher.join()
-        signal.signal(signal.SIGINT, handler)  # OR-Tools leaves another one behind
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class _Number(click.FloatRange):
@@ -99,9 +58,7 @@ class _Number(click.FloatRange):
         return number
 
 
-@click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="planner")
 def main() -> None:
     """Plan which saved tensors of a PyTorch training step to save and which to recompute.
@@ -125,13 +82,9 @@ _verbose_option = click.option(
 
 @main.command()
 @click.argument("spec")
-@click.option(
-    "--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30)."
-)
+@click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
-@click.option(
-    "--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout."
-)
+@click.option("--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout.")
 @click.option(
     "--time-limit",
     type=_Number(min=0, min_open=True),
@@ -191,10 +144,7 @@ def solve(
     if output != _STDOUT:
         check_writable(path)
     if budget_bytes > profile.memory_bytes:
-        _say(
-            f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB "
-            f"of {profile.name}"
-        )
+        _say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
     graph, trace_s = _trace(run, report=report, verbose=verbose)
     try:
         outcome = solve_graph(
@@ -215,8 +165,7 @@ def solve(
     if output == _STDOUT:
         click.echo(format_plan(outcome.plan), nl=False)
         return
-    with _writing:
-        write_plan(outcome.plan, path)
+    write_plan(outcome.plan, path)
     found = summary.summarize_plan(outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, path=path)
     if as_json:
         _print_json(documents.plan_document(found))
@@ -252,8 +201,7 @@ def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: 
     graph, trace_s = _trace(run, report=_progress(quiet), verbose=verbose)
     if graph_file is not None:
         content = json.dumps(to_node_link(graph), separators=(",", ":"))
-        with _writing:
-            write_whole(Path(graph_file), content)
+        write_whole(Path(graph_file), content)
     found = summary.summarize_trace(graph, seconds=trace_s, top=top)
     if as_json:
         _print_json(documents.trace_document(found))

@@ -25,13 +25,10 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(depth)]
         self.down = nn.ModuleList(
-            _convolutions(inputs, outputs)
-            for inputs, outputs in zip([channels, *widths], widths, strict=False)
+            _convolutions(inputs, outputs) for inputs, outputs in zip([channels, *widths], widths, strict=False)
         )
         self.bottom = _convolutions(widths[-1], 2 * widths[-1])
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(2 * outputs, outputs, 2, stride=2) for outputs in reversed(widths)
-        )
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * outputs, outputs, 2, stride=2) for outputs in reversed(widths))
         self.merge = nn.ModuleList(_convolutions(2 * outputs, outputs) for outputs in reversed(widths))
         self.head = nn.Conv2d(width, classes, 1)
 

@@ -35,6 +35,4 @@ def needs(feature: str, extra: str = "solve") -> Iterator[None]:
             raise  # our own mistake
         if package not in EXTRA_BY_PACKAGE:
             package = next((name for name in EXTRA_BY_PACKAGE if find_spec(name) is None), "")
-        raise MissingExtraError(
-            feature, EXTRA_BY_PACKAGE.get(package, extra), package=package or None
-        ) from error
+        raise MissingExtraError(feature, EXTRA_BY_PACKAGE.get(package, extra), package=package or None) from error

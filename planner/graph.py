@@ -109,9 +109,7 @@ class SavedTensor:
     op: str  # name of the op that produced the value; empty for parameters, buffers, inputs, constants
     shape: tuple[int, ...]
     dtype: str
-    uses: tuple[
-        tuple[int, int], ...
-    ]  # (unpack_step, release_step): held for unpack_step <= step < release_step
+    uses: tuple[tuple[int, int], ...]  # (unpack_step, release_step): held for unpack_step <= step < release_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,9 +267,7 @@ def _check_op(node: int, op: Op, table: tuple[Value, ...]) -> None:
             raise GraphError(node, f"{op.name} refers to value {index} of {len(table)}")
     for index in op.writes:
         if table[index].producer != node:
-            raise GraphError(
-                node, f"{op.name} writes value {index}, whose producer is {table[index].producer}"
-            )
+            raise GraphError(node, f"{op.name} writes value {index}, whose producer is {table[index].producer}")
 
 
 def _check_saved(saved: SavedTensor, table: tuple[Value, ...], steps: int) -> None:

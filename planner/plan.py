@@ -216,15 +216,11 @@ def load_plan(path: str | Path) -> Plan:
         Decision(**where, **{**row, "shape": tuple(row["shape"]), "retention": Retention(row["retention"])})
         for where, row in _ungrouped(document, "decisions", "saved", ("ordinal",))
     ]
-    anchors = [
-        Anchor(**where, **row) for where, row in _ungrouped(document, "anchors", "kept", ("side", "position"))
-    ]
+    anchors = [Anchor(**where, **row) for where, row in _ungrouped(document, "anchors", "kept", ("side", "position"))]
     for section, items in (("decisions", decisions), ("anchors", anchors)):
         if len(items) != data["counts"][section]:
             message = f"expected {data['counts'][section]:,} as `counts` says, found {len(items):,}"
-            raise document.error(
-                message, (section,), hint="part of the file is missing", error_type=PlanFileError
-            )
+            raise document.error(message, (section,), hint="part of the file is missing", error_type=PlanFileError)
     return Plan(
         model=PlanModel(**data["model"]),
         device=data["device"],
@@ -277,9 +273,7 @@ def _ungrouped(
                     message = f"{path or 'the model'} has this entry twice"
                     raise document.error(message, (section, index, key, place), error_type=PlanFileError)
                 if len(seen) >= MAX_ITEMS:
-                    raise document.error(
-                        f"more than {MAX_ITEMS:,} entries", (section,), error_type=PlanFileError
-                    )
+                    raise document.error(f"more than {MAX_ITEMS:,} entries", (section,), error_type=PlanFileError)
                 seen.add(who)
                 yield {"module_fqn": path, "module_call": call}, row
 

@@ -78,9 +78,7 @@ def solve_graph(
     return Outcome(plan=plan, timeline=solution.timeline, solve_s=solution.wall_s)
 
 
-def smallest_peak(
-    graph: OpGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S
-) -> LowestPeak:
+def smallest_peak(graph: OpGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S) -> LowestPeak:
     """The smallest peak that some plan reaches for a traced step, and a bound below it."""
     problem = build_problem(graph, device)
     return lowest_peak(
@@ -158,9 +156,7 @@ def make_plan(
             recompute_s=_seconds(timeline.recompute_ns),
             stall_s=0.0,
         ),
-        solver=Proof(
-            status=str(solution.status), gap=round(solution.gap, 6), bound_s=_seconds(solution.bound_ns)
-        ),
+        solver=Proof(status=str(solution.status), gap=round(solution.gap, 6), bound_s=_seconds(solution.bound_ns)),
         baselines=tuple(
             BaselineRow(
                 name=baseline.name,
@@ -178,9 +174,7 @@ def make_plan(
 
 def fingerprint(graph: OpGraph) -> str:
     """A hash of the sequence of saved tensors: what a plan for this step must match, and nothing else."""
-    rows = [
-        (s.module_fqn, s.module_call, s.ordinal, s.op, list(s.shape), s.dtype) for s in saved_tensors(graph)
-    ]
+    rows = [(s.module_fqn, s.module_call, s.ordinal, s.op, list(s.shape), s.dtype) for s in saved_tensors(graph)]
     return "sha256:" + hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -125,8 +125,10 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
     op_position = {op.step: position for position, op in enumerate(needed)}
     active = {index for op in needed for index in (*op.reads, *op.writes)} | set(saved_uses)
     order = sorted(
-        index for index in active if not _is_static(graph, index) and (index in saved_uses or index in keepable
-        or value_table[index].producer in op_position)
+        index
+        for index in active
+        if not _is_static(graph, index)
+        and (index in saved_uses or index in keepable or value_table[index].producer in op_position)
     )
     position = {value: place for place, value in enumerate(order)}
 
@@ -171,9 +173,7 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
         for op in needed
     )
     static = step_info(graph).static
-    optimizer_s = optimizer_seconds(
-        static.parameters_bytes, static.optimizer_bytes, static.gradients_bytes, device
-    )
+    optimizer_s = optimizer_seconds(static.parameters_bytes, static.optimizer_bytes, static.gradients_bytes, device)
     return Problem(
         tensors=tuple(tensors),
         ops=replay_ops,
@@ -245,9 +245,7 @@ def _overwritten_static(graph: OpGraph) -> set[int]:
         if _is_static(graph, value.index):
             last[value.storage] = max(last.get(value.storage, 0), value.version)
     return {
-        value.index
-        for value in values(graph)
-        if _is_static(graph, value.index) and value.version < last[value.storage]
+        value.index for value in values(graph) if _is_static(graph, value.index) and value.version < last[value.storage]
     }
 
 

@@ -192,9 +192,7 @@ def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
     check(document, "model")
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
     inputs = tuple(_input(document, name, entry) for name, entry in data.get("inputs", {}).items())
-    parameters = _dtype(
-        document, ("precision", "parameters"), data.get("precision", {}).get("parameters", "float32")
-    )
+    parameters = _dtype(document, ("precision", "parameters"), data.get("precision", {}).get("parameters", "float32"))
     device = data.get("device", DEFAULT_DEVICE)
     load_device(device, source=document, directory=directory)  # a wrong device is best reported with its line
     return RunSpec(
@@ -204,9 +202,7 @@ def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
         inputs=inputs,
         precision=PrecisionSpec(
             parameters=parameters,
-            compute=_dtype(
-                document, ("precision", "compute"), data.get("precision", {}).get("compute", parameters)
-            ),
+            compute=_dtype(document, ("precision", "compute"), data.get("precision", {}).get("compute", parameters)),
         ),
         optimizer=_optimizer(document, data.get("optimizer", {"name": "adamw"})),
         attention=AttentionKernel(data.get("attention", "flash")),
@@ -244,9 +240,7 @@ def _model(document: SourcedDocument, data: dict[str, Any], directory: Path) -> 
         return _preset_model(document, data["preset"], config)
     if "config_file" in data:
         config = {**_config_file(document, directory / data["config_file"]), **config}
-    return ModelSpec(
-        kind=ModelKind.TRANSFORMERS, name=data["transformers"], config=config, arguments={}, preset=None
-    )
+    return ModelSpec(kind=ModelKind.TRANSFORMERS, name=data["transformers"], config=config, arguments={}, preset=None)
 
 
 def _preset_model(document: SourcedDocument, name: str, overrides: Mapping[str, Any]) -> ModelSpec:
@@ -290,14 +284,10 @@ def _input(document: SourcedDocument, name: str, data: Mapping[str, Any]) -> Inp
     if max_value is not None and "int" not in dtype:
         raise document.error(f"only integers have a max, and the dtype is {dtype}", (*key, "max"))
     if fill_value is not None and max_value is not None:
-        raise document.error(
-            "a tensor filled with one value has no max", (*key, "max"), hint="leave one of them out"
-        )
+        raise document.error("a tensor filled with one value has no max", (*key, "max"), hint="leave one of them out")
     if isinstance(fill_value, float) and "float" not in dtype:
         raise document.error(f"expected a value that {dtype} can hold, found {fill_value}", (*key, "value"))
-    return InputSpec(
-        name=name, shape=tuple(data["shape"]), dtype=dtype, max_value=max_value, fill_value=fill_value
-    )
+    return InputSpec(name=name, shape=tuple(data["shape"]), dtype=dtype, max_value=max_value, fill_value=fill_value)
 
 
 def _optimizer(document: SourcedDocument, data: Mapping[str, Any]) -> OptimizerSpec:

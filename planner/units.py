@@ -90,15 +90,11 @@ def _bytes_per_unit(unit_text: str, number: str, text: str) -> int:
     if unit is not None:
         return BYTES_BY_UNIT[unit]
     if not unit_text:
-        raise UnitError(
-            f"{text!r} has no unit; write {number}GB (10^9 bytes) or {number}GiB (2^30 bytes)", text=text
-        )
+        raise UnitError(f"{text!r} has no unit; write {number}GB (10^9 bytes) or {number}GiB (2^30 bytes)", text=text)
     letter = unit_text.upper()
     if f"{letter}iB" in BYTES_BY_UNIT:
         raise UnitError(f"{text!r} is ambiguous; write {number}{letter}B or {number}{letter}iB", text=text)
-    raise UnitError(
-        f"unknown unit {unit_text!r} in {text!r}; use one of {', '.join(BYTES_BY_UNIT)}", text=text
-    )
+    raise UnitError(f"unknown unit {unit_text!r} in {text!r}; use one of {', '.join(BYTES_BY_UNIT)}", text=text)
 
 
 def format_bytes(size_bytes: int, *, binary: bool = False) -> str:

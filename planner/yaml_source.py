@@ -126,9 +126,7 @@ def load_json(path: str | Path, *, error_type: type[LocatedError] = SpecError) -
         raise error_type(f"not usable JSON: {error}", path=str(path)) from None
 
 
-def read_text(
-    path: str | Path, *, error_type: type[LocatedError] = SpecError, max_bytes: int = MAX_FILE_BYTES
-) -> str:
+def read_text(path: str | Path, *, error_type: type[LocatedError] = SpecError, max_bytes: int = MAX_FILE_BYTES) -> str:
     """The text of a UTF-8 file of at most `max_bytes`.
 
     Raises:
@@ -175,9 +173,7 @@ def parse_yaml(
     return SourcedDocument(data=data, lines=builder.lines, path=path)
 
 
-def _syntax_error(
-    error: yaml.MarkedYAMLError, text: str, path: str, error_type: type[LocatedError]
-) -> LocatedError:
+def _syntax_error(error: yaml.MarkedYAMLError, text: str, path: str, error_type: type[LocatedError]) -> LocatedError:
     mark = error.problem_mark or error.context_mark
     message = "not valid YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
     lines = text.splitlines()
@@ -223,9 +219,7 @@ class _Builder:
         self.lines.setdefault(key_path, _position(node))
         self.node_count += 1
         if self.node_count > self.max_nodes:
-            raise self.error(
-                f"more than {self.max_nodes:,} values once its aliases are expanded", node, key_path
-            )
+            raise self.error(f"more than {self.max_nodes:,} values once its aliases are expanded", node, key_path)
         if len(key_path) > MAX_DEPTH:  # also where an alias that contains itself ends
             raise self.error(f"nested more than {MAX_DEPTH} levels deep", node, key_path[:3])
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG_PREFIX + "map":
@@ -249,9 +243,7 @@ class _Builder:
             key = key_node.value
             if key in data:
                 first_line = self.lines[(*key_path, key)].line
-                raise self.error(
-                    f"this key was already given on line {first_line}", key_node, (*key_path, key)
-                )
+                raise self.error(f"this key was already given on line {first_line}", key_node, (*key_path, key))
             self.lines.setdefault((*key_path, key), _position(key_node))
             data[key] = self.build(value_node, (*key_path, key))
         for source in merged:  # "<<: *defaults": the mapping's own keys win, then those of earlier sources

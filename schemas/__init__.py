@@ -13,7 +13,5 @@ from typing import Any
 @cache
 def load_schema(name: str) -> dict[str, Any]:
     """The schema in ``<name>.schema.json``, such as "model"; shared, so not to be changed."""
-    schema: dict[str, Any] = json.loads(
-        Path(__file__).with_name(f"{name}.schema.json").read_text(encoding="utf-8")
-    )
+    schema: dict[str, Any] = json.loads(Path(__file__).with_name(f"{name}.schema.json").read_text(encoding="utf-8"))
     return schema

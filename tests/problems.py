@@ -39,9 +39,7 @@ def problems(draw: st.DrawFn, max_ops: int = 7) -> Problem:
     is_boundary = [draw(st.booleans()) for _ in range(total)]
     can_replay = [draw(st.integers(0, 4)) > 0 for _ in range(count)]
     for op in range(count):  # an op is replayable only if each input can still be there
-        can_replay[op] &= all(
-            saved[t] or is_boundary[t] or can_replay[producer[t]] for t in reads[op]
-        )
+        can_replay[op] &= all(saved[t] or is_boundary[t] or can_replay[producer[t]] for t in reads[op])
     position = {op: place for place, op in enumerate(op for op in range(count) if can_replay[op])}
     tensors = tuple(
         Tensor(

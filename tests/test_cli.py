@@ -71,9 +71,7 @@ def run(*arguments: str) -> Result:
 
 def files() -> dict[str, bytes]:
     return {
-        name: Path(name).read_bytes()
-        for name in os.listdir()
-        if Path(name).is_file() and not name.endswith(".pyc")
+        name: Path(name).read_bytes() for name in os.listdir() if Path(name).is_file() and not name.endswith(".pyc")
     }
 
 
@@ -120,9 +118,7 @@ def test_solve_prints_nothing_but_one_object_as_json(spec: str) -> None:
     result = run("solve", spec, "--budget", "1GB", "--json", "--quiet", "-o", "out.yaml")
     found = json.loads(result.stdout)
     assert "" == result.stderr
-    assert ("optimal", 0, 10**9, "out.yaml") == tuple(
-        found[key] for key in ("status", "gap", "budget_bytes", "plan")
-    )
+    assert ("optimal", 0, 10**9, "out.yaml") == tuple(found[key] for key in ("status", "gap", "budget_bytes", "plan"))
     assert {
         *("predicted_peak_bytes", "predicted_peak_at", "predicted_step_s", "recompute_s", "stall_s"),
         *("host_bytes", "solve_seconds", "trace_seconds", "baselines", "notes"),
@@ -258,9 +254,7 @@ def test_no_plan_fits_is_an_answer_with_ways_out(spec: str) -> None:
         "parallel.fsdp:",
     ):
         assert part in text.stdout
-    assert refused("solve", spec, "--budget", budget, "--quiet", status=1).startswith(
-        "no plan fits: the budget"
-    )
+    assert refused("solve", spec, "--budget", budget, "--quiet", status=1).startswith("no plan fits: the budget")
     assert "precious" == Path("model.plan.yaml").read_text()
 
 
@@ -293,9 +287,7 @@ def test_a_way_out_does_what_it_says(spec: str) -> None:
     assert 0 == changed.exit_code, changed.output
 
 
-def test_a_search_that_ran_out_of_time_is_unknown_not_infeasible(
-    spec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_ran_out_of_time_is_unknown_not_infeasible(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up(*_: Any, **__: Any) -> None:
         raise InfeasibleError(
             "no plan was found within the time limit",
@@ -511,11 +503,11 @@ def test_the_readme_has_its_two_commands() -> None:
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_shows_what_the_command_prints() -> None:
     arguments = readme_command("run").split()[2:]
     result = run(*[str(ROOT / a) if a.startswith("examples/") else a for a in arguments])
     assert 0 == result.exit_code
     sample = (ROOT / "README.md").read_text()
-    for line in result.stdout.splitlines():
-        if not line.startswith("Took"):
-            assert line in sample
+    # From there on the report has times, and which of several equally good plans it is.
+    for line in result.stdout.partition("Solver")[0].splitlines():
+        assert line in sample

@@ -87,9 +87,7 @@ RECORDS: dict[str, Any] = {
             uses=((2, 4),),
         ),
     ),
-    "modules": (
-        ModuleInfo(fqn="", class_name="M", is_container=False, is_checkpoint_unit=False, parameters=4),
-    ),
+    "modules": (ModuleInfo(fqn="", class_name="M", is_container=False, is_checkpoint_unit=False, parameters=4),),
     "step": StepInfo(
         model="M",
         torch_version="2.13.0",
@@ -162,9 +160,7 @@ def _remove_op(graph: OpGraph) -> None:
     ("damage", "node", "message"),
     [(_rename_step, 1, "carries the op of step 5"), (_remove_op, 3, "has no op record")],
 )
-def test_damage_to_the_nodes_themselves_is_reported(
-    damage: Callable[[OpGraph], None], node: int, message: str
-) -> None:
+def test_damage_to_the_nodes_themselves_is_reported(damage: Callable[[OpGraph], None], node: int, message: str) -> None:
     graph = build_graph(**RECORDS)
     damage(graph)
 

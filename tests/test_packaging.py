@@ -42,9 +42,7 @@ def test_reading_a_spec_needs_neither_torch_nor_a_solver() -> None:
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
-    loaded = run_python(
-        "import sys, planner\nprint(*[name for name in sys.modules if name.startswith('planner.')])"
-    )
+    loaded = run_python("import sys, planner\nprint(*[name for name in sys.modules if name.startswith('planner.')])")
     assert loaded.strip() == ""
 
 

@@ -29,9 +29,7 @@ from planner.plan import (
 )
 
 PLAN = Plan(
-    model=PlanModel(
-        name="tiny", fingerprint="sha256:" + "0" * 64, parameters=1234, torch="2.13.0", attention="flash"
-    ),
+    model=PlanModel(name="tiny", fingerprint="sha256:" + "0" * 64, parameters=1234, torch="2.13.0", attention="flash"),
     device="h100-80gb",
     budget_bytes=40_000_000_000,
     predicted=Prediction(
@@ -45,9 +43,7 @@ PLAN = Plan(
     ),
     solver=Proof(status="optimal", gap=0.0, bound_s=1e-05),
     baselines=(
-        BaselineRow(
-            name="every √N blocks", fits=True, peak_bytes=30_000_000_000, step_s=1.5, recompute_s=0.25
-        ),
+        BaselineRow(name="every √N blocks", fits=True, peak_bytes=30_000_000_000, step_s=1.5, recompute_s=0.25),
     ),
     decisions=tuple(
         Decision(
@@ -78,9 +74,7 @@ SHORT_TEXT = st.text(
     st.characters(exclude_categories=("Cc", "Cs", "Co", "Cn"), exclude_characters="\u2028\u2029\ufeff"),
     max_size=6,
 )
-PATHS = st.lists(
-    st.sampled_from(["0", "1", "2", "layers", "mlp", "01", "{x}", "on", "null"]), max_size=3
-).map(".".join)
+PATHS = st.lists(st.sampled_from(["0", "1", "2", "layers", "mlp", "01", "{x}", "on", "null"]), max_size=3).map(".".join)
 SECONDS = st.floats(0, 1e6)
 SIZES = st.integers(0, 2**62)
 DECISIONS = st.builds(
@@ -124,9 +118,7 @@ PLANS = st.builds(
         recompute_s=SECONDS,
         stall_s=SECONDS,
     ),
-    solver=st.builds(
-        Proof, status=st.sampled_from(["optimal", "feasible"]), gap=st.floats(0, 1), bound_s=SECONDS
-    ),
+    solver=st.builds(Proof, status=st.sampled_from(["optimal", "feasible"]), gap=st.floats(0, 1), bound_s=SECONDS),
     baselines=st.lists(
         st.builds(
             BaselineRow,
@@ -138,12 +130,10 @@ PLANS = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    decisions=st.lists(
-        DECISIONS, max_size=12, unique_by=lambda d: (d.module_fqn, d.module_call, d.ordinal)
-    ).map(tuple),
-    anchors=st.lists(
-        ANCHORS, max_size=4, unique_by=lambda a: (a.module_fqn, a.module_call, a.side, a.position)
-    ).map(tuple),
+    decisions=st.lists(DECISIONS, max_size=12, unique_by=lambda d: (d.module_fqn, d.module_call, d.ordinal)).map(tuple),
+    anchors=st.lists(ANCHORS, max_size=4, unique_by=lambda a: (a.module_fqn, a.module_call, a.side, a.position)).map(
+        tuple
+    ),
 )
 
 
@@ -269,8 +259,7 @@ def test_a_plan_with_many_unlike_modules_can_be_read_back(tmp_path: Path) -> Non
     plan = replace(
         PLAN,
         decisions=tuple(
-            replace(PLAN.decisions[0], module_fqn=f"stage{place}", shape=(place, 8, 8, 8))
-            for place in range(8000)
+            replace(PLAN.decisions[0], module_fqn=f"stage{place}", shape=(place, 8, 8, 8)) for place in range(8000)
         ),
     )
     write_plan(plan, tmp_path / "large.yaml")

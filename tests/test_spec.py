@@ -195,8 +195,7 @@ HEAD = "model: {preset: gpt2}\nbatch: {micro_batch: 1}\n"
             HEAD + "optimizer: {name: adamw, momentum: 0.9}\n",
         ),
         (
-            "3: attention: expected one of flash, efficient, cudnn, eager, found 'falsh'"
-            "; did you mean 'flash'?",
+            "3: attention: expected one of flash, efficient, cudnn, eager, found 'falsh'; did you mean 'flash'?",
             HEAD + "attention: falsh\n",
         ),
         (
@@ -237,9 +236,7 @@ def test_a_spec_that_does_not_fit_says_what_and_where(message: str, text: str, w
         ("3: device: 'memory' is missing; write it like {memory: 80GB}", "device: {launch_s: 4e-6}\n"),
     ],
 )
-def test_a_wrong_device_is_reported_at_its_line_of_the_spec(
-    message: str, text: str, write_spec: WriteSpec
-) -> None:
+def test_a_wrong_device_is_reported_at_its_line_of_the_spec(message: str, text: str, write_spec: WriteSpec) -> None:
     path = write_spec(HEAD + text)
     with pytest.raises(DeviceError) as caught:
         load(path)
@@ -248,9 +245,7 @@ def test_a_wrong_device_is_reported_at_its_line_of_the_spec(
 
 def test_a_config_file_that_is_absent_is_reported_at_its_line_of_the_spec(write_spec: WriteSpec) -> None:
     path = write_spec("model:\n  transformers: A\n  config_file: no.json\nbatch: {micro_batch: 1}\n")
-    with pytest.raises(
-        SpecError, match=rf"{re.escape(str(path))}:3: model.config_file: .*no\.json: no such file"
-    ):
+    with pytest.raises(SpecError, match=rf"{re.escape(str(path))}:3: model.config_file: .*no\.json: no such file"):
         load(path)
 
 
@@ -267,9 +262,7 @@ def test_a_mapping_passes_the_same_checks_without_lines() -> None:
 
 def test_a_spec_does_not_change_with_the_mapping_it_came_from() -> None:
     config = {"n_layer": 2}
-    spec = from_mapping(
-        {**MINIMAL, "model": {"preset": "gpt2", "config": config}, "attention": AttentionKernel.EAGER}
-    )
+    spec = from_mapping({**MINIMAL, "model": {"preset": "gpt2", "config": config}, "attention": AttentionKernel.EAGER})
     config["n_layer"] = 3
     assert spec.model.config["n_layer"] == 2
     assert spec.attention is AttentionKernel.EAGER

@@ -50,9 +50,7 @@ def test_a_size_that_cannot_be_read_says_why(complaint: str, text: str) -> None:
 
 @given(st.integers(1, 10**6), st.sampled_from(list(BYTES_BY_UNIT)))
 def test_whole_numbers_of_any_unit_are_exact(count: int, unit: str) -> None:
-    assert (
-        count * BYTES_BY_UNIT[unit] == parse_bytes(f"{count}{unit}") == parse_bytes(f"{count} {unit.lower()}")
-    )
+    assert count * BYTES_BY_UNIT[unit] == parse_bytes(f"{count}{unit}") == parse_bytes(f"{count} {unit.lower()}")
 
 
 @given(st.integers(1, 10**15), st.booleans())

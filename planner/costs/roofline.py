@@ -4,9 +4,7 @@ from planner.device import DeviceProfile
 from planner.graph import Op
 
 # Ops that read a few rows of a large table; they move what they return, in and out.
-_GATHERS = frozenset(
-    {"aten.embedding", "aten.index", "aten.gather", "aten.index_select", "aten.slice_scatter"}
-)
+_GATHERS = frozenset({"aten.embedding", "aten.index", "aten.gather", "aten.index_select", "aten.slice_scatter"})
 _GATHER_PASSES = 2
 # A kernel for masked (causal) attention skips the half of the scores that torch's FLOP formula counts.
 _CAUSAL_SHARE = 0.5
@@ -41,9 +39,7 @@ def moved_bytes(op: Op) -> int:
     return op.read_bytes + op.write_bytes
 
 
-def optimizer_seconds(
-    parameter_bytes: int, state_bytes: int, gradient_bytes: int, device: DeviceProfile
-) -> float:
+def optimizer_seconds(parameter_bytes: int, state_bytes: int, gradient_bytes: int, device: DeviceProfile) -> float:
     """Time of a fused optimizer step: parameters and states are read and written, gradients read."""
     return (2 * parameter_bytes + 2 * state_bytes + gradient_bytes) / _bandwidth(device)
 

@@ -77,10 +77,7 @@ def static_memory(
     trainable = sum(prod(item.shape) for item in table if item.is_trainable)
     states = trainable * (cost.states * width + cost.state_bytes)
     if optimizer == "adafactor":
-        states = (
-            sum(_factored_elements(item.shape) for item in table if item.is_trainable)
-            * DTYPE_BYTES["float32"]
-        )
+        states = sum(_factored_elements(item.shape) for item in table if item.is_trainable) * DTYPE_BYTES["float32"]
     return StaticMemory(
         parameters_bytes=_share(elements * width, fsdp) + buffer_bytes,
         gradients_bytes=_share(trainable * width, fsdp),

@@ -74,8 +74,7 @@ def trace_document(summary: TraceSummary) -> Document:
         **{name: document[name] for name in document if name != "static"},
         "by_op": [{"op": g.name, "tensors": g.tensors, "bytes": g.size_bytes} for g in summary.by_op],
         "by_module": [
-            {"modules": g.name, "class": g.kind, "tensors": g.tensors, "bytes": g.size_bytes}
-            for g in summary.by_module
+            {"modules": g.name, "class": g.kind, "tensors": g.tensors, "bytes": g.size_bytes} for g in summary.by_module
         ],
         "static_bytes": static_document(summary.static),
         "optimizer_transient_bytes": summary.static.optimizer_transient_bytes,

@@ -140,8 +140,7 @@ def summarize_trace(graph: OpGraph, *, seconds: float, top: int = 10) -> TraceSu
     kept = _activations(graph)
     first = _first_on_each_storage(graph, kept)
     flops = {
-        phase: sum(op.flops for op in ops(graph) if op.phase is phase)
-        for phase in (Phase.FORWARD, Phase.BACKWARD)
+        phase: sum(op.flops for op in ops(graph) if op.phase is phase) for phase in (Phase.FORWARD, Phase.BACKWARD)
     }
     return TraceSummary(
         model=info.model,
@@ -250,9 +249,7 @@ def _first_on_each_storage(graph: OpGraph, tensors: Iterable[SavedTensor]) -> di
     return sizes
 
 
-def _by_module(
-    graph: OpGraph, kept: Iterable[SavedTensor], first: Mapping[int, int]
-) -> tuple[SavedGroup, ...]:
+def _by_module(graph: OpGraph, kept: Iterable[SavedTensor], first: Mapping[int, int]) -> tuple[SavedGroup, ...]:
     classes = {module.fqn: module.class_name for module in modules(graph)}
     found: dict[str, list[int]] = {}
     for saved in kept:

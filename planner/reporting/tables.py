@@ -79,6 +79,4 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
 
 def wrapped(text: str, *, indent: str = "") -> list[str]:
     """The text in lines that fit; all but the first are indented by four more columns."""
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-    )
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)

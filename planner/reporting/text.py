@@ -148,8 +148,7 @@ def _proof(plan: Plan) -> str:
 
 def _retentions(plan: Plan, retentions: Iterable[RetentionTotal]) -> list[str]:
     rows = [
-        (str(total.retention), f"{total.tensors:,} saved tensors", gigabytes(total.size_bytes))
-        for total in retentions
+        (str(total.retention), f"{total.tensors:,} saved tensors", gigabytes(total.size_bytes)) for total in retentions
     ]
     if plan.anchors:
         size_bytes = sum(anchor.size_bytes for anchor in plan.anchors)
@@ -186,10 +185,7 @@ def _ways_out(summary: InfeasibleSummary) -> list[str]:
         return []
     return table(
         ("Ways out: write in the spec", "which", "fits", "smallest peak"),
-        [
-            (way.change, way.effect, "yes" if way.fits else "no", gigabytes(way.peak_bytes))
-            for way in summary.ways_out
-        ],
+        [(way.change, way.effect, "yes" if way.fits else "no", gigabytes(way.peak_bytes)) for way in summary.ways_out],
         left=2,
     )
 

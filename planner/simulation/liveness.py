@@ -1,8 +1,8 @@
 """The memory timeline of a step under a plan, by following every tensor's life.
 
 A *schedule* says which ops backward replays at which unpack. `demand_schedule` is the product's own runtime: at each
-unpack exactly the ops that this unpack still lacks, each at most once. `region_schedule` is checkpointing by regions: the
-first unpack in a region replays the whole region.
+unpack exactly the ops that this unpack still lacks, each at most once. `region_schedule` is checkpointing by regions:
+the first unpack in a region replays the whole region.
 """
 
 from collections import defaultdict
@@ -97,10 +97,12 @@ def region_schedule(problem: Problem, kept: Set[int], region_of: Callable[[int],
             lacking |= {
                 op
                 for op in members[region or ""]
-                if op not in done and op <= last_saving.get(region or "", -1) and not _only_feeds_kept(problem, op, kept)
+                if op not in done
+                and op <= last_saving.get(region or "", -1)
+                and not _only_feeds_kept(problem, op, kept)
             }
-        for op in tuple(lacking):  # whole regions may need more from outside
-            for tensor_read in problem.ops[op].reads:
+        for member in tuple(lacking):  # whole regions may need more from outside
+            for tensor_read in problem.ops[member].reads:
                 lacking |= set(_closure(problem, tensor_read, kept, done))
         done |= lacking
         schedule[step] = (*schedule.get(step, ()), *sorted(lacking))
@@ -152,11 +154,11 @@ def simulate(problem: Problem, kept: Set[int], schedule: Schedule | None = None)
         for tensor in problem.ops[op].reads:
             end[tensor] = max(end[tensor], place + 1)
     for index in kept:
-        tensor = problem.tensors[index]
-        start = position[min(tensor.free_step, len(problem.base_bytes))]
+        held = problem.tensors[index]
+        start = position[min(held.free_step, len(problem.base_bytes))]
         if end[index] > start:
-            live[start] += tensor.size_bytes
-            live[end[index]] -= tensor.size_bytes
+            live[start] += held.size_bytes
+            live[end[index]] -= held.size_bytes
     for op, place in replay_position.items():
         live[place] += problem.ops[op].scratch_bytes
         live[place + 1] -= problem.ops[op].scratch_bytes

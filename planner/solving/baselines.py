@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isqrt
 
-import networkx as nx
-
 from planner.blocks import BlockIndex, block_levels
-from planner.graph import modules
+from planner.graph import OpGraph, modules
 from planner.problem import Problem
 from planner.simulation.liveness import Timeline, region_schedule, simulate
 
@@ -37,7 +35,7 @@ class Baseline:
     timeline: Timeline
 
 
-def baselines(problem: Problem, graph: nx.DiGraph) -> tuple[Baseline, ...]:
+def baselines(problem: Problem, graph: OpGraph) -> tuple[Baseline, ...]:
     """Nothing checkpointed, every block, every √N blocks, selective; the last three where the model has blocks.
 
     Every block behaves as `torch.utils.checkpoint` does: the whole block runs again at the first unpack in it. Where
@@ -68,9 +66,7 @@ def _nothing(problem: Problem) -> Baseline:
 def _every(problem: Problem, blocks: tuple[str, ...], size: int, name: str) -> Baseline:
     region_of = _regions(problem, blocks, size)
     kept = region_inputs(problem, region_of)
-    return Baseline(
-        name=name, kept=kept, timeline=simulate(problem, kept, region_schedule(problem, kept, region_of))
-    )
+    return Baseline(name=name, kept=kept, timeline=simulate(problem, kept, region_schedule(problem, kept, region_of)))
 
 
 def _selective(problem: Problem, blocks: tuple[str, ...]) -> Baseline:

@@ -10,20 +10,21 @@ Objective
     minimize  Σ c[o]·y[o]          (or, without a budget, the largest memory at any given moment)
 
 Constraints
-    [Produce]  a saved tensor that is not kept is replayed:                       y[producer(t)] ≥ 1 − k[t]
-    [Inputs]   a replayed op finds its inputs kept or replayed:                   y[producer(t)] ≥ y[o] − k[t]
-    [Memory]   at each *moment* given: base + kept alive + replayed alive ≤ budget
+    [Produce]  a saved tensor that is not kept is replayed:               y[producer(t)] ≥ 1 − k[t]
+    [Inputs]   a replayed op finds its inputs kept or replayed:           y[producer(t)] ≥ y[o] − k[t]
+    [Only if]  nothing is replayed that is not needed
+    [Memory]   at each *moment* given:                                    base + kept alive + replayed alive ≤ budget
 
-Memory is exact at the moments that are in the model, and the model holds only some of them: `search` adds those that the
-simulation finds over budget. Leaving moments out only relaxes the problem, so the bound stays valid.
+Memory is exact at the moments that are in the model, and the model holds only some of them: `search` adds those that
+the simulation finds over budget. Leaving moments out only relaxes the problem, so the bound stays valid.
 
 *When* an op is replayed follows from what is kept: at the first unpack that lacks it. `x` expresses that for the unpack
-steps of the given moments. Without its upper bounds the model could claim a replay to be earlier than it is, to free
-the tensors the replay reads.
+steps of the given moments. Without [Only if] the model could claim a replay that does not happen, or happens later, to
+free the tensors it reads.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,8 @@ class RetentionModel:
         problem: the step.
         windows: of the same problem.
         budget_bytes: the limit at every moment; None makes the limit itself what is minimized.
+        is_strict: with [Only if] for y too. Where replays cost it is rarely needed: a replay that does not happen
+            would have to pay for itself.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class RetentionModel:
         windows: Windows,
         *,
         budget_bytes: int | None,
+        is_strict: bool = False,
     ) -> None:
         self.problem = problem
         self.cp = cp_model.CpModel()
         self._windows = windows
         self._keep: list[Literal] = [self._keep_literal(tensor) for tensor in problem.tensors]
         self._replay: list[Literal] = [self.cp.new_bool_var(f"y{op.index}") for op in problem.ops]
+        self._is_strict = is_strict
         self._done: dict[tuple[int, int], Literal] = {}
         self._running: dict[tuple[int, int], Literal] = {}
         self._unpack_steps = sorted({unpack for t in problem.tensors for unpack, _ in t.uses})
@@ -96,14 +101,6 @@ class RetentionModel:
     def kept(self, solver: cp_model.CpSolver) -> frozenset[int]:
         """The tensors the solution keeps."""
         return frozenset(t.index for t in self.problem.tensors if _is_true(solver, self._keep[t.index]))
-
-    def hint(self, kept: frozenset[int], replayed: frozenset[int]) -> None:
-        """Start the search from a known plan."""
-        self.cp.clear_hints()
-        for literals, chosen in ((self._keep, kept), (self._replay, replayed)):
-            for index, literal in enumerate(literals):
-                if not isinstance(literal, int):
-                    self.cp.add_hint(literal, int(index in chosen))
 
     # -- variables ----------------------------------------------------------------------------------------------
 
@@ -129,15 +126,19 @@ class RetentionModel:
     # -- constraint families ------------------------------------------------------------------------------------
 
     def _add_production(self) -> None:
-        """[Produce] y[producer(t)] + k[t] ≥ 1 for saved t;  [Inputs] y[producer(t)] + k[t] ≥ y[o] for o reading t."""
+        """y[o] for every op, and for what no op can make again: kept, or nothing that reads it is replayed."""
+        for op in reversed(self.problem.ops):
+            self._define(
+                self._replay[op.index],
+                op.index,
+                is_unpacked=lambda tensor: bool(tensor.uses),
+                demand=lambda consumer: self._replay[consumer],
+                only_if=self._is_strict,
+            )
         for tensor in self.problem.tensors:
-            keep = self._keep[tensor.index]
-            make = 0 if tensor.producer is None else self._replay[tensor.producer]
-            if tensor.uses and not tensor.must_keep:
-                self._at_least_one(keep, make)
-            for consumer in tensor.consumers:
-                if not tensor.must_keep:
-                    self._implies(self._replay[consumer], keep, make)
+            if tensor.producer is None and not tensor.must_keep:
+                for consumer in tensor.consumers:
+                    self._implies(self._replay[consumer], self._keep[tensor.index])
 
     def _define_step(self, step: int) -> None:
         """All x[·, step] that are not settled by the windows, consumers before producers."""
@@ -147,27 +148,47 @@ class RetentionModel:
                 self._define_done(op, step)
 
     def _define_done(self, op: int, step: int) -> None:
-        """x[op,s] holds exactly when an unpack up to s lacks an output of the op, directly or through a replay.
-
-        lower: x[o,s] ≥ 1 − k[t] for outputs t unpacked by s;  x[o,s] ≥ x[d,s] − k[t] for every d reading an output t
-        upper: x[o,s] ≤ Σ over outputs t of lack[t,s], with lack[t,s] ≤ 1 − k[t] and lack[t,s] ≤ Σ of its demands
-        """
+        """x[op,s] holds exactly when an unpack up to s lacks an output of the op, directly or through a replay."""
         literal = self._done[op, step]
         self._implies(literal, self._replay[op])
+        self._define(
+            literal,
+            op,
+            is_unpacked=lambda tensor: bool(tensor.uses) and tensor.first_unpack <= step,
+            demand=lambda consumer: self.done(consumer, step),
+            only_if=True,
+        )
+
+    def _define(
+        self,
+        literal: Literal,
+        op: int,
+        *,
+        is_unpacked: Callable[[Tensor], bool],
+        demand: Callable[[int], Literal],
+        only_if: bool,
+    ) -> None:
+        """The literal (x[o,s], or y[o] for the whole of backward) is true when an output of o is lacking.
+
+        [Produce]  literal ≥ 1 − k[t] for outputs t that are unpacked
+        [Inputs]   literal ≥ demand(d) − k[t] for every d reading an output t
+        [Only if]  literal ≤ Σ over outputs t of lack[t], with lack[t] ≤ 1 − k[t] and lack[t] ≤ Σ of its demands
+        """
         lacks: list[Literal] = []
         for index in self.problem.ops[op].writes:
             tensor = self.problem.tensors[index]
             if tensor.must_keep:
                 continue
             keep = self._keep[index]
-            is_unpacked = bool(tensor.uses) and tensor.first_unpack <= step
-            demands = [self.done(consumer, step) for consumer in tensor.consumers]
-            if is_unpacked:
+            demands = [demand(consumer) for consumer in tensor.consumers]
+            if is_unpacked(tensor):
                 self._at_least_one(keep, literal)
-            for demand in demands:
-                self._implies(demand, keep, literal)
-            lacks.append(self._lack(keep, is_unpacked, demands))
-        self._implies(literal, *lacks)
+            for wanted in demands:
+                self._implies(wanted, keep, literal)
+            if only_if:
+                lacks.append(self._lack(keep, is_unpacked(tensor), demands))
+        if only_if:
+            self._implies(literal, *lacks)
 
     def _lack(self, keep: Literal, is_unpacked: bool, demands: Sequence[Literal]) -> Literal:
         """A literal that may be true only if the tensor is not kept and something demands it."""
@@ -262,7 +283,7 @@ class RetentionModel:
         self.cp.add_bool_or([lit for lit in literals if not isinstance(lit, int)] or [self.cp.new_constant(0)])
 
     def _implies(self, cause: Literal, *effects: Literal) -> None:
-        """cause → one of the effects."""
+        """Cause → one of the effects."""
         if _is_zero(cause):
             return
         self._at_least_one(_negation(cause), *effects)

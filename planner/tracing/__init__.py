@@ -40,9 +40,7 @@ def trace_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> OpGraph:
     _cast_parameters(built.module, traced_dtype)
     inputs = build_inputs(spec, built.module)
     if is_sharded or parameter_dtype == compute_dtype:
-        inputs = {
-            name: item.to(traced_dtype) if item.is_floating_point() else item for name, item in inputs.items()
-        }
+        inputs = {name: item.to(traced_dtype) if item.is_floating_point() else item for name, item in inputs.items()}
     return trace_step(
         built.module,
         inputs,

@@ -17,9 +17,7 @@ def merge_accumulations(recorder: Recorder) -> None:
     """Give each sum the storage of its first summand, where that died with the addition, in a finished
     recording.
     """
-    into: dict[
-        int, StorageLife
-    ] = {}  # index of a merged storage -> the one that took it in, perhaps merged itself
+    into: dict[int, StorageLife] = {}  # index of a merged storage -> the one that took it in, perhaps merged itself
 
     def current(value: int) -> StorageLife:
         life = recorder.storages[recorder.values[value].storage]

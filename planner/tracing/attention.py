@@ -152,11 +152,7 @@ def _efficient_obstacle(call: AttentionCall) -> str:
         return "does not group query heads"
     if call.query.size(-1) % multiple or call.value.size(-1) % multiple:
         return f"needs widths that are multiples of {multiple}"
-    return (
-        ""
-        if call.query.dtype in (torch.float16, torch.bfloat16, torch.float32)
-        else "needs 16- or 32-bit inputs"
-    )
+    return "" if call.query.dtype in (torch.float16, torch.bfloat16, torch.float32) else "needs 16- or 32-bit inputs"
 
 
 def _cudnn_obstacle(call: AttentionCall) -> str:
@@ -166,9 +162,7 @@ def _cudnn_obstacle(call: AttentionCall) -> str:
     widths = (call.query.size(-1), call.value.size(-1))
     if max(widths) > _MAX_CUDNN_WIDTH or any(width % 8 for width in widths):
         return f"needs widths that are multiples of 8 up to {_MAX_CUDNN_WIDTH}"
-    return (
-        "takes no mask that requires a gradient" if call.mask is not None and call.mask.requires_grad else ""
-    )
+    return "takes no mask that requires a gradient" if call.mask is not None and call.mask.requires_grad else ""
 
 
 def _cpu_obstacle(call: AttentionCall) -> str:

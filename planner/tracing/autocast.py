@@ -95,9 +95,7 @@ class Autocast:
             return type(item)(self._cast(part, dtype) for part in item)
         if not _is_eligible(item) or item.dtype == dtype:
             return item
-        is_weight = (
-            item.dtype == torch.float32 and item.is_leaf and item.requires_grad and not item._is_view()
-        )
+        is_weight = item.dtype == torch.float32 and item.is_leaf and item.requires_grad and not item._is_view()
         if dtype != self._compute or not is_weight:
             return item.to(dtype)
         if id(item) not in self._weights:

@@ -58,9 +58,7 @@ def build_model(spec: RunSpec) -> BuiltModel:
             else BuiltModel(module=_build_factory(spec), attention=spec.attention, notes=())
         )
     if not any(True for _ in built.module.parameters()):
-        raise _error(
-            spec, f"{spec.model.name} has no parameters, so there is nothing to train", _model_key(spec)
-        )
+        raise _error(spec, f"{spec.model.name} has no parameters, so there is nothing to train", _model_key(spec))
     try:
         built.module.to(META).train()
     except Exception as error:
@@ -79,6 +77,7 @@ def import_object(reference: str, spec: RunSpec, key_path: KeyPath) -> Any:
     module_name, _, attribute = reference.partition(":")
     try:
         with _importable(Path(spec.path).parent):
+            _forget_namesake(module_name, Path(spec.path).parent)
             module = importlib.import_module(module_name)
     except ImportError as error:
         raise _error(spec, f"cannot import {module_name}: {error}", key_path) from error
@@ -91,6 +90,14 @@ def import_object(reference: str, spec: RunSpec, key_path: KeyPath) -> Any:
             attribute, tuple(name for name in vars(module) if not name.startswith("_")), plural="it has"
         )
         raise _error(spec, f"{module_name} has no attribute {attribute}", key_path, hint=hint) from None
+
+
+def _forget_namesake(module_name: str, folder: Path) -> None:
+    """Drop a module of the same name that another spec's folder supplied, so that this folder's is imported."""
+    loaded = getattr(sys.modules.get(module_name), "__file__", None)
+    own = folder.resolve() / f"{module_name}.py"
+    if loaded is not None and own.is_file() and Path(loaded).resolve() != own:
+        del sys.modules[module_name]
 
 
 @contextmanager
@@ -160,10 +167,7 @@ def _config(spec: RunSpec, cls: Any) -> tuple[Any, list[str]]:
         raise _config_error(spec, error) from error
     _check_config_keys(spec, config, notes)
     config.use_cache = False  # a cache for generation would hold every layer's keys and values
-    if (
-        getattr(config, "is_encoder_decoder", False)
-        and getattr(config, "decoder_start_token_id", None) is None
-    ):
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         start = getattr(config, "pad_token_id", None) or 0
         config.decoder_start_token_id = start
         notes.append(f"the config has no decoder_start_token_id: {start} is assumed")
@@ -177,9 +181,7 @@ def _check_config_keys(spec: RunSpec, config: Any, notes: list[str]) -> None:
     for key in spec.model.config:
         if key in known or key not in vars(config):  # what it understands under an older name is not stored
             continue
-        close = difflib.get_close_matches(
-            key, [other for other in known if not other.startswith("_")], n=1, cutoff=0.8
-        )
+        close = difflib.get_close_matches(key, [other for other in known if not other.startswith("_")], n=1, cutoff=0.8)
         if close:
             hint = f"did you mean {close[0]!r}?"
             raise _error(spec, f"{name} has no key {key}", ("model", "config", key), hint=hint)
@@ -240,9 +242,7 @@ def _default_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.T
     name = getattr(module, "main_input_name", None)
     config = getattr(module, "config", None)
     if name is None or config is None:
-        raise _error(
-            spec, "cannot tell what a factory's forward takes", ("batch",), hint="describe it under `inputs`"
-        )
+        raise _error(spec, "cannot tell what a factory's forward takes", ("batch",), hint="describe it under `inputs`")
     if name == "input_ids":
         if length is None:
             raise _error(
@@ -274,9 +274,7 @@ def _check_positions(spec: RunSpec, config: Any, length: int) -> None:
         )
 
 
-def _labels(
-    spec: RunSpec, module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
-) -> torch.Tensor | None:
+def _labels(spec: RunSpec, module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
     """Integer labels if forward takes them: one per token for language models, one per sample otherwise."""
     if "labels" not in inspect.signature(module.forward).parameters:
         return None

@@ -168,18 +168,14 @@ def _answer(result: Any, args: Any, kwargs: Any, flops: int) -> _Answer | None:
     outputs = tensors_in(items)
     addresses = [tensor.untyped_storage()._cdata for tensor in (*tensors_in((args, kwargs)), *outputs)]
     if len(set(addresses[-len(outputs) :] if outputs else [])) < len(outputs) or any(
-        address in addresses[: len(addresses) - len(outputs)]
-        for address in addresses[len(addresses) - len(outputs) :]
+        address in addresses[: len(addresses) - len(outputs)] for address in addresses[len(addresses) - len(outputs) :]
     ):
         return None
-    if not all(
-        _is_plain(item) if isinstance(item, torch.Tensor) else not isinstance(item, list) for item in items
-    ):
+    if not all(_is_plain(item) if isinstance(item, torch.Tensor) else not isinstance(item, list) for item in items):
         return None
     return _Answer(
         tuple(
-            (tuple(item.shape), item.stride(), item.dtype) if isinstance(item, torch.Tensor) else item
-            for item in items
+            (tuple(item.shape), item.stride(), item.dtype) if isinstance(item, torch.Tensor) else item for item in items
         ),
         is_single,
         type(result),
@@ -189,12 +185,7 @@ def _answer(result: Any, args: Any, kwargs: Any, flops: int) -> _Answer | None:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether `empty_strided` makes an equal one: nothing around it in its storage, no lazy conjugate."""
-    if (
-        not tensor.is_meta
-        or tensor.is_complex()
-        or tensor.storage_offset()
-        or tensor.layout is not torch.strided
-    ):
+    if not tensor.is_meta or tensor.is_complex() or tensor.storage_offset() or tensor.layout is not torch.strided:
         return False
     return tensor.untyped_storage().nbytes() == layout_bytes(tensor)
 

@@ -102,9 +102,7 @@ class Recorder(TorchDispatchMode):
         keep_saved: hand saved tensors back unchanged, as for real tensors whose values matter.
     """
 
-    def __init__(
-        self, module: torch.nn.Module, inputs: dict[str, torch.Tensor], *, keep_saved: bool = False
-    ) -> None:
+    def __init__(self, module: torch.nn.Module, inputs: dict[str, torch.Tensor], *, keep_saved: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.storages: list[StorageLife] = []
@@ -359,8 +357,9 @@ class Recorder(TorchDispatchMode):
 
     @property
     def current_module(self) -> str:
-        """Path of the module whose forward is running."""
-        return self._stack[-1][0]
+        """Path of the module whose forward is running; empty for the root and outside."""
+        path = self._stack[-1][0]
+        return "" if path == OUTSIDE else path
 
     # -- the step --------------------------------------------------------------------------------------------
 

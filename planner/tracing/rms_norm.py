@@ -11,9 +11,7 @@ from typing import Any
 import torch
 
 _LIBRARY: Any = torch.library.Library("planner_cuda", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(
-    "_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)"
-)
+_LIBRARY.define("_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)")
 _LIBRARY.define(
     "_fused_rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, "
     "Tensor? weight, bool[2] output_mask) -> (Tensor, Tensor)"

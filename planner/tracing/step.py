@@ -246,9 +246,7 @@ def _sharded_gradient_ratio(static: StaticMemory, storages: tuple[Storage, ...],
     return static.gradients_bytes / traced if fsdp > 1 and traced else 0.0
 
 
-def _reduce_gradients(
-    storages: tuple[Storage, ...], block_of: Mapping[str, str | None]
-) -> tuple[Storage, ...]:
+def _reduce_gradients(storages: tuple[Storage, ...], block_of: Mapping[str, str | None]) -> tuple[Storage, ...]:
     """The storages with each unsharded gradient freed once its FSDP unit has all of them.
 
     A unit (a block, or the root) reduces its gradients when the last of them is there; the shard that
@@ -274,9 +272,7 @@ def module_table(module: torch.nn.Module) -> tuple[ModuleInfo, ...]:
             fqn=fqn,
             class_name=type(child).__name__,
             is_container=isinstance(child, torch.nn.ModuleList | torch.nn.Sequential),
-            is_checkpoint_unit=any(
-                cls.__name__ == "GradientCheckpointingLayer" for cls in type(child).__mro__
-            ),
+            is_checkpoint_unit=any(cls.__name__ == "GradientCheckpointingLayer" for cls in type(child).__mro__),
             parameters=sum(parameter.numel() for parameter in child.parameters()),
         )
         for fqn, child in module.named_modules()

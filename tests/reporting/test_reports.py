@@ -42,9 +42,7 @@ STATIC = StaticMemory(
 def step() -> OpGraph:
     """Three layers, mm -> tanh; each saves a weight, and the result of its mm twice."""
     records: list[Op] = []
-    storages = [
-        Storage(index=0, size_bytes=1, kind=StorageKind.PARAMETER, name="w", alloc_step=0, free_step=9)
-    ]
+    storages = [Storage(index=0, size_bytes=1, kind=StorageKind.PARAMETER, name="w", alloc_step=0, free_step=9)]
     values = [Value(index=0, storage=0, version=0, producer=None, boundary="")]
     saved: list[SavedTensor] = []
     for layer in range(LAYERS):
@@ -100,9 +98,7 @@ def step() -> OpGraph:
                 )
             )
     layers = [
-        ModuleInfo(
-            fqn=f"layers.{i}", class_name="Layer", is_container=False, is_checkpoint_unit=False, parameters=1
-        )
+        ModuleInfo(fqn=f"layers.{i}", class_name="Layer", is_container=False, is_checkpoint_unit=False, parameters=1)
         for i in range(LAYERS)
     ]
     return build_graph(
@@ -157,9 +153,7 @@ def plan(*, saved_layers: tuple[int, ...] = (0,)) -> Plan:
             for layer in range(LAYERS)
             for ordinal in (1, 2)
         ),
-        anchors=(
-            Anchor(module_fqn="layers.1", module_call=0, side="input", position=0, op="", size_bytes=5 * GB),
-        ),
+        anchors=(Anchor(module_fqn="layers.1", module_call=0, side="input", position=0, op="", size_bytes=5 * GB),),
     )
 
 
@@ -253,9 +247,7 @@ def test_json_documents_are_plain_data_with_the_same_numbers() -> None:
     assert ("infeasible", 17 * GB) == (unfit["status"], unfit["bound_bytes"])
     assert [True] == [way["fits"] for way in unfit["ways_out"]]
     traced = json.loads(json.dumps(documents.trace_document(summary.summarize_trace(step(), seconds=1.0))))
-    assert {"modules": "layers.{0..2}", "class": "Layer", "tensors": 6, "bytes": 6 * GB} == traced[
-        "by_module"
-    ][0]
+    assert {"modules": "layers.{0..2}", "class": "Layer", "tensors": 6, "bytes": 6 * GB} == traced["by_module"][0]
 
 
 def test_lists_of_devices_and_presets_need_no_extra() -> None:

@@ -71,9 +71,7 @@ def test_text_aligns_left_and_numbers_right() -> None:
 
 @given(
     st.lists(
-        st.tuples(
-            st.text("abc.{}", max_size=300), st.text("xyz", max_size=90), st.text("0123456789", max_size=12)
-        )
+        st.tuples(st.text("abc.{}", max_size=300), st.text("xyz", max_size=90), st.text("0123456789", max_size=12))
     )
 )
 def test_a_table_fits_the_terminal_whatever_its_names(rows: list[tuple[str, str, str]]) -> None:

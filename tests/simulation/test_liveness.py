@@ -152,6 +152,4 @@ def test_some_random_problem_has_plans_that_differ() -> None:
     problem = chain((1, 2, 4))
 
     assert 8 == len(list(all_plans(problem)))
-    assert {simulate(problem, kept).recompute_ns for kept in all_plans(problem)} == {
-        0, 10, 11, 12, 21, 22, 23, 33
-    }
+    assert {simulate(problem, kept).recompute_ns for kept in all_plans(problem)} == {0, 10, 11, 12, 21, 22, 23, 33}

@@ -136,9 +136,7 @@ class _Producers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if self.is_forward:
             self.observed.forward_ops.append(str(func))
-        known = {
-            leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)
-        }
+        known = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if torch.is_tensor(leaf):
@@ -197,9 +195,7 @@ def allocator_curve(run: Callable[[], Any]) -> list[int]:
     """Bytes that the CPU allocator holds on top of what was there before, after each of its events during a
     run.
     """
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         held = run()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())

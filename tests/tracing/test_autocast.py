@@ -59,9 +59,7 @@ class Mixed(nn.Module):
 
 
 def trace_mixed(module: nn.Module, *inputs: torch.Tensor, kernels: Kernels = Kernels.CPU) -> OpGraph:
-    settings = StepSettings(
-        parameter_dtype="float32", compute_dtype="bfloat16", optimizer="none", kernels=kernels
-    )
+    settings = StepSettings(parameter_dtype="float32", compute_dtype="bfloat16", optimizer="none", kernels=kernels)
     return trace_step(
         module.to("meta"),
         {},
@@ -125,9 +123,7 @@ def test_cuda_keeps_norms_and_softmax_in_float32(module: nn.Module, saved_dtype:
 
     graph = trace_mixed(model, torch.randn(2, 3, 8), kernels=Kernels.CUDA)
 
-    large = [
-        s for s in saved_tensors(graph) if s.module_fqn == "1" and s.shape[:2] == (2, 3) and s.shape[-1] == 8
-    ]
+    large = [s for s in saved_tensors(graph) if s.module_fqn == "1" and s.shape[:2] == (2, 3) and s.shape[-1] == 8]
     assert {saved_dtype} == {s.dtype for s in large}
 
 

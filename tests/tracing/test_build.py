@@ -100,15 +100,12 @@ def test_the_unet_example_is_traced_with_the_mean_of_its_output_as_loss() -> Non
 
     assert ("unet:build", 8) == (step_info(graph).model, step_info(graph).tokens)
     skips = [op for op in ops(graph) if op.name == "aten.cat.default"]
-    assert [(8, 1024, 64, 64), (8, 512, 128, 128), (8, 256, 256, 256), (8, 128, 512, 512)] == [
-        op.shape for op in skips
-    ]
+    assert [(8, 1024, 64, 64), (8, 512, 128, 128), (8, 256, 256, 256), (8, 128, 512, 512)] == [op.shape for op in skips]
 
 
 def test_a_loss_of_ones_own_is_differentiated(write: Callable[..., Path]) -> None:
     path = write(
-        "model: {factory: 'own_loss:build'}\nloss: 'own_loss:loss'\n"
-        "inputs: {input: {shape: [2, 4], dtype: float32}}\n",
+        "model: {factory: 'own_loss:build'}\nloss: 'own_loss:loss'\ninputs: {input: {shape: [2, 4], dtype: float32}}\n",
         own_loss="import torch\ndef build(): return torch.nn.Linear(4, 4)\n"
         "def loss(output, inputs): return (output - inputs['input']).abs().sum()\n",
     )

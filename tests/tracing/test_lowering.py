@@ -21,9 +21,7 @@ MATH = "aten._safe_softmax.default"
 class Attending(nn.Module):
     """Calls attention with the given keyword arguments on 4 query heads of width 16."""
 
-    def __init__(
-        self, key_heads: int = 4, width: int = 16, dtype: Any = torch.bfloat16, **options: Any
-    ) -> None:
+    def __init__(self, key_heads: int = 4, width: int = 16, dtype: Any = torch.bfloat16, **options: Any) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1, dtype=dtype))
         self.shapes = ((2, 4, 32, width), (2, key_heads, 32, width))

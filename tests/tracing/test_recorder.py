@@ -88,9 +88,7 @@ def test_nothing_is_saved_without_gradients(observe: Observe) -> None:
 
     graph = traced_like_a_real_run(Wrapped(half_without), torch.randn(2, 4), observe=observe)
 
-    assert [("linear", 1, "aten.tanh.default")] == [
-        (s.module_fqn, s.module_call, s.op) for s in saved_tensors(graph)
-    ]
+    assert [("linear", 1, "aten.tanh.default")] == [(s.module_fqn, s.module_call, s.op) for s in saved_tensors(graph)]
 
 
 class _Cube(torch.autograd.Function):
@@ -163,9 +161,7 @@ def test_backward_ops_belong_to_the_module_whose_forward_they_differentiate() ->
     graph = trace_module(module, (torch.randn(2, 4),))
 
     backward = [op for op in ops(graph) if op.phase is Phase.BACKWARD]
-    assert [("aten.tanh_backward.default", "1")] == [
-        (op.name, op.module_fqn) for op in backward if "tanh" in op.name
-    ]
+    assert [("aten.tanh_backward.default", "1")] == [(op.name, op.module_fqn) for op in backward if "tanh" in op.name]
     assert ["2", "2", "0"] == [op.module_fqn for op in backward if op.name == "aten.mm.default"]
 
 
