@@ -4,9 +4,11 @@ Nothing heavy is imported before a command needs it: `planner --help` loads neit
 is printed is made in `planner.reporting`; results go to stdout, progress and errors to stderr.
 """
 
+import errno
 import json
 import logging
 import math
+import os
 import sys
 import time
 import warnings
@@ -46,6 +48,12 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             _say(_INTERRUPTED)
             ctx.exit(_INTERRUPTED_STATUS)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # click ends quietly when nobody reads on
+            _say(f"error: the results cannot be written: {error.strerror or error}")
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # or Python would try again at exit, and complain
+            ctx.exit(PlannerError.exit_status)
 
 
 class _Number(click.FloatRange):
@@ -135,7 +143,7 @@ def solve(
     budget_bytes = _budget(budget)
     run = _load(spec)
     profile = _device(run, device)
-    path = Path(output or f"{Path(spec).stem}.plan.yaml")
+    path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
     with needs("planner solve"):
         from planner.plan import check_writable, format_plan, write_plan
         from planner.planning import solve_graph
@@ -207,6 +215,54 @@ def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: 
         _print_json(documents.trace_document(found))
     else:
         click.echo(text.trace_text(found))
+
+
+@main.command()
+@click.argument("spec")
+@click.argument("plan_file", metavar="PLAN")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--layers", type=click.IntRange(min=1), metavar="N", help="Build the model with N layers.")
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Timed steps of each kind.")
+@_json_option
+@_quiet_option
+@_verbose_option
+def verify(
+    *,
+    spec: str,
+    plan_file: str,
+    device: str,
+    layers: int | None,
+    steps: int,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Run real training steps of SPEC without and with PLAN, and compare bits, bytes and seconds.
+
+    Exit status 1 when a gradient differs, the peak is over the budget, or the prediction is off by more than 2%.
+    On a CPU the step is solved again for the CPU's own operators, at the same relative budget.
+
+    \b
+    Examples:
+      planner verify examples/gpt2.yaml gpt2.plan.yaml --layers 2
+      planner verify model.yaml model.plan.yaml --device cuda --json
+    """
+    run = _load(spec)
+    from planner.plan import load_plan
+
+    plan = load_plan(plan_file)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler prints a line at each start and stop
+    with needs("planner verify"), _calm(verbose):
+        from planner.reporting.verification import verification_document, verification_text
+        from planner.verification import verify as run_verification
+    with _calm(verbose), _no_exit(run):
+        found = run_verification(run, plan, device=device, layers=layers, steps=steps, report=_progress(quiet))
+    if as_json:
+        _print_json(verification_document(found))
+    else:
+        click.echo(verification_text(found))
+    if found.failures:
+        raise SystemExit(1)
 
 
 @main.command()
@@ -327,10 +383,12 @@ def _no_exit(run: "RunSpec") -> Iterator[None]:
     """While the model's code runs: what would end the process silently is an error like any other."""
     try:
         yield
-    except SystemExit as error:
-        raise SpecError(
-            f"the model's code ended the program with exit status {error.code}", path=run.path, key="model"
-        ) from error
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit, GeneratorExit, and what test libraries raise to skip
+        line = run.lines[("model",)].line if run.lines else None
+        what = f"with exit status {error.code or 0}" if isinstance(error, SystemExit) else f"by {type(error).__name__}"
+        raise SpecError(f"the model's code ended the program {what}", path=run.path, line=line, key="model") from error
 
 
 if __name__ == "__main__":

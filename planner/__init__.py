@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planner.plan import load_plan as load_plan
     from planner.planning import solve_graph as solve
+    from planner.runtime.handle import apply as apply
     from planner.spec import load as load
     from planner.tracing import trace as trace
+    from planner.verification import verify as verify
 
 __version__ = "0.1.0"
 
 # Public name -> where it is defined.
 _HOME_BY_NAME = {
+    "apply": "planner.runtime.handle:apply",
     "load": "planner.spec:load",
     "load_plan": "planner.plan:load_plan",
     "solve": "planner.planning:solve_graph",
     "trace": "planner.tracing:trace",
+    "verify": "planner.verification:verify",
 }
 
-__all__ = ["__version__", "load", "load_plan", "solve", "trace"]
+__all__ = ["__version__", "apply", "load", "load_plan", "solve", "trace", "verify"]
 
 
 def __getattr__(name: str) -> object:

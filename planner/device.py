@@ -92,7 +92,12 @@ def load_device(
         return _custom_device(device, source)
     if device.endswith(_PROFILE_SUFFIXES):
         path = Path(directory) / device
-        return _build(load_yaml(path, error_type=DeviceError), default_name=path.stem)
+        try:
+            return _build(load_yaml(path, error_type=DeviceError), default_name=path.stem)
+        except DeviceError as error:
+            if source is None or error.line is not None:
+                raise
+            raise source.error(str(error), ("device",), error_type=DeviceError) from None
     if device in device_names():
         return _build(load_yaml(_PROFILES / f"{device}.yaml", error_type=DeviceError), default_name=device)
     place = source or SourcedDocument(data=None, lines={}, path="device")

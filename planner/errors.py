@@ -95,14 +95,19 @@ class TraceError(PlannerError):
         message: What was found and what was expected.
         module_fqn: The module being run when it failed, when known.
         hint: What to try.
+        source: Where a spec chose what failed, such as "model.yaml:2: model.factory"; None without a spec.
     """
 
-    def __init__(self, message: str, *, module_fqn: str | None = None, hint: str | None = None) -> None:
-        where = f"in {module_fqn}: " if module_fqn else ""
-        super().__init__(f"{where}{message}" + (f"; {hint}" if hint else ""))
+    def __init__(
+        self, message: str, *, module_fqn: str | None = None, hint: str | None = None, source: str | None = None
+    ) -> None:
+        places = [source, f"in {module_fqn}" if module_fqn else None]
+        text = ": ".join([*(place for place in places if place), message])
+        super().__init__(text + (f"; {hint}" if hint else ""))
         self.message = message
         self.module_fqn = module_fqn
         self.hint = hint
+        self.source = source
 
 
 class GraphError(PlannerError):

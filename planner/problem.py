@@ -27,7 +27,7 @@ STATIC = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.INPUT
 # Held through the whole step and counted in StaticMemory, not by their traced storages.
 _COUNTED_ELSEWHERE = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER})
 # Batch norm writes its running statistics, but its output does not depend on them in training: replay passes none.
-_STATE_FREE_REPLAY = frozenset({"aten.native_batch_norm", "aten.cudnn_batch_norm", "aten._native_batch_norm_legit"})
+STATE_FREE_REPLAY = frozenset({"aten.native_batch_norm", "aten.cudnn_batch_norm", "aten.miopen_batch_norm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,9 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
             reads=tuple(position[index] for index in op.reads if index in position),
             writes=tuple(position[index] for index in op.writes if index in position),
             scratch_bytes=sum(
-                storage_table[value_table[index].storage].size_bytes for index in op.writes if index not in position
+                storage_table[value_table[index].storage].size_bytes
+                for index in op.writes
+                if index not in position and not _is_static(graph, index)
             ),
         )
         for op in needed
@@ -215,16 +217,16 @@ def _keepable_values(graph: OpGraph, saved_uses: dict[int, tuple[tuple[int, int]
 def _replayable_ops(graph: OpGraph, forward: list[Op], keepable: set[int]) -> set[int]:
     """Steps of the ops whose result a replay reproduces bit for bit from what can still be there."""
     table = values(graph)
-    overwritten = _overwritten_static(graph)
+    written = _written_static(graph)
     replayable: set[int] = set()
     for op in forward:
         if any(_is_unnamed(graph, index) for index in op.reads):
             continue  # the runtime has no name by which to find it again
-        state_free = op.name.rpartition(".")[0] in _STATE_FREE_REPLAY
+        state_free = op.name.rpartition(".")[0] in STATE_FREE_REPLAY
         if op.is_random or op.is_opaque or (op.mutates_state and not state_free):
             continue
         if all(
-            (_is_static(graph, index) and (state_free or index not in overwritten))
+            (_is_static(graph, index) and (state_free or index not in written))
             or index in keepable
             or table[index].producer in replayable
             for index in op.reads
@@ -238,14 +240,16 @@ def _is_unnamed(graph: OpGraph, value: int) -> bool:
     return storage.kind is StorageKind.CONSTANT and not storage.name
 
 
-def _overwritten_static(graph: OpGraph) -> set[int]:
-    """Values of parameters, buffers, inputs or constants that forward overwrites later: a replay cannot read them."""
-    last: dict[int, int] = {}
-    for value in values(graph):
-        if _is_static(graph, value.index):
-            last[value.storage] = max(last.get(value.storage, 0), value.version)
+def _written_static(graph: OpGraph) -> set[int]:
+    """Values of parameters, buffers, inputs and constants that forward writes to.
+
+    A replay cannot rely on them: forward may overwrite them later, and so may the next forward before this backward.
+    """
+    written = {value.storage for value in values(graph) if value.version}
     return {
-        value.index for value in values(graph) if _is_static(graph, value.index) and value.version < last[value.storage]
+        value.index
+        for value in values(graph)
+        if _is_static(graph, value.index) and value.storage in written
     }
 
 

@@ -19,6 +19,8 @@ from planner.validation import check, did_you_mean, found
 from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml
 
 MAX_INPUT_ELEMENTS = 10**12
+_AUTOCAST_DTYPES = ("bfloat16", "float16")
+_TRAINING_DTYPES = ("float32", *_AUTOCAST_DTYPES, "float64")
 
 
 class ModelKind(StrEnum):
@@ -192,7 +194,7 @@ def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
     check(document, "model")
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
     inputs = tuple(_input(document, name, entry) for name, entry in data.get("inputs", {}).items())
-    parameters = _dtype(document, ("precision", "parameters"), data.get("precision", {}).get("parameters", "float32"))
+    parallel = ParallelSpec(fsdp=data.get("parallel", {}).get("fsdp", 1))
     device = data.get("device", DEFAULT_DEVICE)
     load_device(device, source=document, directory=directory)  # a wrong device is best reported with its line
     return RunSpec(
@@ -200,14 +202,11 @@ def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
         model=_model(document, data["model"], directory),
         batch=_batch(data.get("batch"), inputs),
         inputs=inputs,
-        precision=PrecisionSpec(
-            parameters=parameters,
-            compute=_dtype(document, ("precision", "compute"), data.get("precision", {}).get("compute", parameters)),
-        ),
+        precision=_precision(document, data.get("precision", {}), parallel),
         optimizer=_optimizer(document, data.get("optimizer", {"name": "adamw"})),
         attention=AttentionKernel(data.get("attention", "flash")),
         loss=data.get("loss"),
-        parallel=ParallelSpec(fsdp=data.get("parallel", {}).get("fsdp", 1)),
+        parallel=parallel,
         device=device,
         lines=document.lines,
     )
@@ -288,6 +287,20 @@ def _input(document: SourcedDocument, name: str, data: Mapping[str, Any]) -> Inp
     if isinstance(fill_value, float) and "float" not in dtype:
         raise document.error(f"expected a value that {dtype} can hold, found {fill_value}", (*key, "value"))
     return InputSpec(name=name, shape=tuple(data["shape"]), dtype=dtype, max_value=max_value, fill_value=fill_value)
+
+
+def _precision(document: SourcedDocument, data: Mapping[str, Any], parallel: ParallelSpec) -> PrecisionSpec:
+    names = {key: _dtype(document, ("precision", key), text) for key, text in data.items()}
+    for key, name in names.items():
+        if name not in _TRAINING_DTYPES:
+            message = f"expected one of {', '.join(_TRAINING_DTYPES)}, found {name}"
+            raise document.error(message, ("precision", key))
+    parameters = names.get("parameters", "float32")
+    compute = names.get("compute", parameters)
+    if compute != parameters and compute not in _AUTOCAST_DTYPES and parallel.fsdp == 1:
+        message = f"autocast computes in {' or '.join(_AUTOCAST_DTYPES)}, found {compute}"
+        raise document.error(message, ("precision", "compute"), hint=f"or leave it out, to compute in {parameters}")
+    return PrecisionSpec(parameters=parameters, compute=compute)
 
 
 def _optimizer(document: SourcedDocument, data: Mapping[str, Any]) -> OptimizerSpec:

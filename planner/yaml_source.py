@@ -4,8 +4,8 @@ Only what JSON can also say is accepted: mappings with text keys, lists, text, n
 Tags, dates and binary data are not, so reading a file can never run code. Every problem becomes one located
 error.
 
-Two departures from YAML 1.1, as PyYAML implements it, because both surprise: ``1e-5`` is a number, and keys
-are always the text that was written (``on: x`` has the key "on", not true).
+Three departures from YAML 1.1, as PyYAML implements it, because all surprise: ``1e-5`` is a number, ``1:30``
+is text and not 90, and keys are always the text that was written (``on: x`` has the key "on", not true).
 """
 
 import json
@@ -32,6 +32,7 @@ MAX_DEPTH = 100
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _SCALAR_TAGS = frozenset(_TAG_PREFIX + name for name in ("str", "int", "float", "bool", "null"))
+_NUMBER_TAGS = frozenset(_TAG_PREFIX + name for name in ("int", "float"))
 _MERGE_TAG = _TAG_PREFIX + "merge"
 
 
@@ -253,8 +254,12 @@ class _Builder:
         return data
 
     def build_scalar(self, node: yaml.ScalarNode, key_path: KeyPath) -> object:
+        if node.tag in _NUMBER_TAGS and ":" in node.value:
+            return node.value
         try:
-            return _SCALARS.construct_object(node)
+            value = _SCALARS.construct_object(node)
+            str(value)  # fails where messages about it would: hexadecimal is read at any length
+            return cast(object, value)
         except (ValueError, OverflowError, KeyError):
             # An explicit tag that does not fit ("!!int x"), or more digits than Python reads.
             shown = node.value if len(node.value) <= 40 else node.value[:39] + "…"

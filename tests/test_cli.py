@@ -372,7 +372,16 @@ def test_a_budget_that_cannot_be_read_says_how_to_write_one(spec: str, budget: s
         (MODEL, "biuld", "has no attribute biuld; did you mean 'build'?"),
         ("def build():\n    raise RuntimeError('first\\nsecond')\n", "build", "raised RuntimeError: first"),
         ("def build():\n    return 3\n", "build", "returned a int, expected a torch.nn.Module"),
-        ("import sys\ndef build():\n    sys.exit(7)\n", "build", "ended the program with exit status 7"),
+        ("import sys\ndef build():\n    sys.exit(7)\n", "build", "yaml:1: model: the model's code ended"),
+        ("import sys\ndef build():\n    sys.exit(7)\n", "build", "exit status 7"),
+        ("import sys\ndef build():\n    sys.exit()\n", "build", "ended the program with exit status 0"),
+        ("def build():\n    raise BaseException\n", "build", "ended the program by BaseException"),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise ValueError\ndef build():\n    raise Mute\n",
+            "build",
+            "raised Mute",
+        ),
+        ("import torch\ndef build(): return torch.nn.LazyLinear(4)\n", "build", "weight of"),
         ("import not_there_either\n", "build", "No module named 'not_there_either'"),
         ("build = (\n", "build", "failed: SyntaxError"),
     ],
@@ -396,19 +405,37 @@ def build():
 """
     )
     line = refused("solve", spec, "--budget", "1GB")
-    assert line.startswith("in 1: ")
+    assert line.startswith("model.yaml:2: model.factory: in 1: ")
     assert "without data" in line
 
 
 def test_an_argument_that_forward_lacks_is_one_line() -> None:
     spec = write_spec(MODEL, more="inputs:\n  other: {shape: [2, 32], dtype: float32}\n")
-    assert "unexpected keyword argument 'other'" in refused("trace", spec)
+    assert "model.yaml:4: inputs.other: forward of" in (line := refused("trace", spec))
+    assert line.endswith("has no such argument; it takes: input")
+
+
+def test_a_loss_that_fails_is_one_line_with_its_place() -> None:
+    name = write_spec(MODEL + "\n\ndef loss(output, inputs):\n    raise ValueError('no loss')\n")
+    module = Path(name).read_text().split("factory: ")[1].partition(":")[0]
+    Path(name).write_text(Path(name).read_text() + f"loss: {module}:loss\n")
+    assert f"model.yaml:5: loss: {module}:loss raised ValueError: no loss" == refused("trace", name)
 
 
 @pytest.mark.parametrize("output", ["no/such/folder/plan.yaml", ".", "model.yaml/plan.yaml"])
 def test_an_output_that_cannot_be_written_is_found_before_the_work(spec: str, output: str) -> None:
     assert f"{Path(output)}: cannot be written" in refused("solve", spec, "--budget", "1GB", "-o", output)
     assert "cannot be written" in refused("trace", spec, "--graph", output)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_results_that_cannot_be_written_are_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "devices"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+        )
+    expected = "planner: error: the results cannot be written: No space left on device\n"
+    assert (2, expected) == (done.returncode, done.stderr)
 
 
 def test_an_unknown_device_is_refused_with_a_guess(spec: str) -> None:

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from planner.costs.roofline import arithmetic_seconds
 from planner.device import DEFAULT_DEVICE, device_names, load_device
 from planner.errors import DeviceError
+from planner.graph import Op, Phase
+from planner.yaml_source import parse_yaml
 
 NUMBER_KEYS = {
     "memory",
@@ -60,12 +63,42 @@ def test_a_described_device_says_what_it_borrowed() -> None:
     assert "memory_bytes_per_s" not in device.sources
 
 
+def test_a_dtype_without_a_rate_runs_at_the_lowest_there_is() -> None:
+    device = load_device({"memory": "24GB", "peak_flops_per_s": {"bfloat16": 2e14, "float16": 1e14}})
+    op = Op(
+        step=0,
+        name="aten.mm.default",
+        phase=Phase.FORWARD,
+        module_fqn="",
+        module_call=0,
+        reads=(),
+        writes=(),
+        read_bytes=0,
+        write_bytes=0,
+        flops=10**14,
+        dtype="float32",
+        shape=(),
+        is_view=False,
+        is_random=False,
+        is_causal=False,
+        mutates_state=False,
+        is_opaque=False,
+    )
+    assert pytest.approx(1 / device.matmul_efficiency) == arithmetic_seconds(op, device)
+
+
 def test_a_profile_file_is_found_from_the_directory_given(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("memory: 10GB\n")
     assert ("mine", 10**10) == (
         load_device("mine.yaml", directory=tmp_path).name,
         load_device("mine.yaml", directory=tmp_path).memory_bytes,
     )
+
+
+def test_a_profile_file_that_cannot_be_read_is_an_error_of_the_line_that_names_it() -> None:
+    source = parse_yaml("model: {}\ndevice: absent.yaml\n", "model.yaml")
+    with pytest.raises(DeviceError, match=r"^model\.yaml:2: device: absent\.yaml: no such file$"):
+        load_device("absent.yaml", source=source)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +110,11 @@ def test_a_profile_file_is_found_from_the_directory_given(tmp_path: Path) -> Non
         ("memory: '80' has no unit", {"memory": "80"}),
         ("expected at most 1, found 1.5", {"memory": "1GB", "matmul_efficiency": 1.5}),
         (
-            "positive rate per second, such as 3.35e12, found nan",
+            "rate per second of at least 1e6, such as 3.35e12, found nan",
             {"memory": "1GB", "memory_bytes_per_s": float("nan")},
         ),
+        ("rate per second of at least 1e6", {"memory": "1GB", "memory_bytes_per_s": 1e-300}),
+        ("fraction from 0.001 to 1, found 1e-300", {"memory": "1GB", "bandwidth_efficiency": 1e-300}),
         ("did you mean 'bfloat16'", {"memory": "1GB", "peak_flops_per_s": {"bfloat": 1e12}}),
     ],
 )

@@ -203,6 +203,15 @@ HEAD = "model: {preset: gpt2}\nbatch: {micro_batch: 1}\n"
             HEAD + "precision: {compute: bfloat61}\n",
         ),
         (
+            "3: precision.parameters: expected one of float32, bfloat16, float16, float64, found int8",
+            HEAD + "precision: {parameters: int8}\n",
+        ),
+        (
+            "3: precision.compute: autocast computes in bfloat16 or float16, found float32; or leave it out, to "
+            "compute in bfloat16",
+            HEAD + "precision: {parameters: bfloat16, compute: float32}\n",
+        ),
+        (
             "3: inputs.x.shape[1]: expected a positive integer, found 0",
             HEAD + "inputs: {x: {shape: [1, 0], dtype: int64}}\n",
         ),

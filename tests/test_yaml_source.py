@@ -30,9 +30,9 @@ def test_an_unknown_key_path_has_the_position_of_what_surrounds_it() -> None:
     assert SourcePosition(line=2, column=1) == document.position(("b", "missing", 0))
 
 
-def test_numbers_with_an_exponent_are_numbers_and_dates_are_text() -> None:
-    document = parse_yaml("[1e-5, 1.5e9, 1E3, 2024-01-01, 0x10, 12e]", "a.yaml")
-    assert [1e-5, 1.5e9, 1e3, "2024-01-01", 16, "12e"] == document.data
+def test_numbers_with_an_exponent_are_numbers_and_dates_and_times_are_text() -> None:
+    document = parse_yaml("[1e-5, 1.5e9, 1E3, 2024-01-01, 1:30, 1:30.5, 0x10, 12e]", "a.yaml")
+    assert [1e-5, 1.5e9, 1e3, "2024-01-01", "1:30", "1:30.5", 16, "12e"] == document.data
 
 
 def test_keys_are_the_text_that_was_written() -> None:
@@ -60,6 +60,7 @@ def test_merged_keys_lose_against_the_mappings_own() -> None:
         (2, "not valid YAML", "a: 1\nb: \x07\n"),
         (1, "levels deep", "a: &a [*a]\n"),
         (1, "mapping after <<", "a: {<<: 3}\n"),
+        (1, "cannot read '0xfff", f"a: 0x{'f' * 4000}\n"),
         (None, "nested too deeply", "a: &a {<<: *a}\n"),
         (None, "the file is empty", "# nothing\n"),
     ],

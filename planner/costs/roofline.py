@@ -22,10 +22,11 @@ def op_seconds(op: Op, device: DeviceProfile) -> float:
 
 
 def arithmetic_seconds(op: Op, device: DeviceProfile) -> float:
-    """Time of the op's FLOPs at the rate of its dtype; a dtype without a rate runs at float32's."""
+    """Time of the op's FLOPs at the rate of its dtype; without one, at float32's, or else at the lowest there is."""
     if not op.flops:
         return 0.0
-    peak = device.peak_flops_per_s.get(op.dtype, device.peak_flops_per_s["float32"])
+    rates = device.peak_flops_per_s
+    peak = rates.get(op.dtype) or rates.get("float32") or min(rates.values())
     is_attention = "attention" in op.name
     efficiency = device.attention_efficiency if is_attention else device.matmul_efficiency
     share = _CAUSAL_SHARE if op.is_causal else 1.0

@@ -1,27 +1,32 @@
 """`apply`: puts a plan on a live model, and takes it off again."""
 
-import warnings
-from collections import Counter, OrderedDict
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._pytree import tree_leaves
 
-from planner.errors import PlanMismatchError
-from planner.plan import Plan, load_plan
-from planner.runtime.program import boundary_of, decisions_by_place, is_drop, make_program
-from planner.runtime.state import ForwardState, Handle, Program
-from planner.runtime.tape import PackedTensor, TapeRecorder
+from planner.errors import PlanMismatchError, ReplayError
+from planner.graph import OUTSIDE
+from planner.plan import Plan, Retention, load_plan
+from planner.runtime.forward import (
+    AUDIT_INTERVAL,
+    Forward,
+    Known,
+    RecordedForward,
+    ReplayableForward,
+    Subject,
+)
+from planner.runtime.watch import ModelWatch
 
 # How many input signatures keep their tape; the least recently used one goes first.
 MAX_TAPES = 16
-# Recordings of a signature before it is trusted: the second must equal the first, or something changes from step to step.
-_RECORDINGS = 2
-_MARK = "_planner_handle"
+
+_APPLIED: "weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[AppliedPlan]]" = weakref.WeakKeyDictionary()
 
 
 class AppliedPlan:
@@ -29,264 +34,175 @@ class AppliedPlan:
 
     Attributes:
         plan: the plan.
-        forwards: how many forwards ran under it.
-        fallbacks: how many of them kept everything from some tensor on, because they differed from the tape.
+        forwards: how many forwards with gradients ran under it.
+        recordings: how many of them were recorded, which is slower.
     """
 
     def __init__(self, model: torch.nn.Module, plan: Plan) -> None:
         self.plan = plan
         self.forwards = 0
-        self.fallbacks = 0
+        self.recordings = 0
         self._model = model
-        self._decisions = decisions_by_place(plan.decisions)
-        self._programs: OrderedDict[Hashable, list[Program]] = OrderedDict()
-        self._running: list[_Forward] = []
-        self._names: dict[str, Callable[[], torch.Tensor]] = dict(_static_tensors(model))
+        self._is_paused = False
+        self._subject = Subject(model, plan, ModelWatch(model), _device_of(model))
+        self._known: OrderedDict[Hashable, Known] = OrderedDict()
+        self._threads = threading.local()
         self._hooks = [
-            model.register_forward_pre_hook(self._begin, with_kwargs=True),
-            model.register_forward_hook(self._end, with_kwargs=True, always_call=True),
+            model.register_forward_pre_hook(_Hook(self._begin), with_kwargs=True),
             *self._anchor_hooks(),
+            model.register_forward_hook(_Hook(self._end), with_kwargs=True, always_call=True),
         ]
+        self._call = self._guarded
+        # Module hooks are not told of a KeyboardInterrupt. This is where Module.compile puts its own wrapper, which
+        # __call__ prefers, and which copies and pickles of the module leave out.
+        model._compiled_call_impl = self._call
+
+    @property
+    def fallbacks(self) -> int:
+        """How many forwards kept everything from some tensor on, because they differed from the plan or the tape."""
+        return self._subject.fallbacks
 
     def remove(self) -> None:
         """Take the plan off the model. A backward that is still to come keeps what it needs."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._programs.clear()
-        if self._model.__dict__.get(_MARK) is self:
-            del self._model.__dict__[_MARK]
+        self._known.clear()
+        if self._model.__dict__.get("_compiled_call_impl") is self._call:
+            del self._model.__dict__["_compiled_call_impl"]
+        _APPLIED.pop(self._model, None)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While active, forwards run as without the plan."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     # -- one forward ----------------------------------------------------------------------------------------
 
+    @property
+    def _running(self) -> list[Forward]:
+        """The forwards of this thread that are in progress, the innermost last."""
+        running: list[Forward] = self._threads.__dict__.setdefault("running", [])
+        return running
+
+    def _guarded(self, *args: Any, **kwargs: Any) -> Any:
+        running = self._running
+        depth = len(running)
+        try:
+            return self._model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        except (PlanMismatchError, ReplayError):
+            if not self._subject.is_proven:
+                self._give_up(running[depth:])
+            raise
+        finally:
+            while len(running) > depth:
+                running.pop().close()
+
     def _begin(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        if not torch.is_grad_enabled():
-            self._running.append(_Forward(None, ExitStack()))
+        if model is not self._model:
+            raise PlanMismatchError("a replica of the model runs: torch.nn.DataParallel is not supported")
+        if self._running or self._is_paused or not torch.is_grad_enabled():
+            self._running.append(Forward())
             return
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        signature = _signature(model, args, kwargs, inputs)
-        programs = self._programs.setdefault(signature, [])
-        self._programs.move_to_end(signature)
-        while len(self._programs) > MAX_TAPES:
-            self._programs.popitem(last=False)
-        state = ForwardState(lambda name: self._names[name]().untyped_storage(), _device_of(model))
-        stack = ExitStack()
+        if model._compiled_call_impl is not self._call:
+            raise PlanMismatchError("the model was compiled after the plan was applied, which is not supported")
+        subject = self._subject
+        subject.watch.check()
+        signature, inputs = subject.watch.signature(subject.device, args, kwargs)
+        known = self._known_of(signature)
+        changed = subject.watch.changed_attributes()
         self.forwards += 1
-        if len(programs) < _RECORDINGS:
-            forward: _Forward = _Recording(self, state, stack, model, args, inputs, programs)
+        if known.program is None or changed or known.forwards >= AUDIT_INTERVAL:
+            self.recordings += 1
+            forward: Forward = RecordedForward(subject, known, args, inputs, changed)
         else:
-            forward = _Replayable(self, state, stack, programs[-1], inputs)
+            forward = ReplayableForward(subject, known, known.program, inputs)
         self._running.append(forward)
         forward.enter()
 
     def _end(self, model: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        forward = self._running.pop()
-        forward.leave(is_complete=output is not None)
+        if not self._running:
+            return
+        forward = self._running[-1]
+        forward.close()
+        if output is not None:
+            forward.finish(output)
+        self._running.pop()
+
+    def _give_up(self, forwards: list[Forward]) -> None:
+        """The plan does not fit: leave the model as it was found."""
+        for forward in forwards:
+            forward.close()
+            if isinstance(forward, RecordedForward):
+                forward.undo()
+        self.remove()
+
+    def _known_of(self, signature: Hashable) -> Known:
+        known = self._known.setdefault(signature, Known())
+        self._known.move_to_end(signature)
+        while len(self._known) > MAX_TAPES:
+            self._known.popitem(last=False)
+        return known
 
     def _anchor_hooks(self) -> Iterator[Any]:
         """Hooks on the modules at whose boundaries the plan holds something."""
-        sides: dict[tuple[str, str], None] = {
-            (anchor.module_fqn, anchor.side): None for anchor in self.plan.anchors
-        }
+        # FSDP shards a unit's parameters again after its forward, so that each replay has to stay within its unit.
+        sides = dict.fromkeys(
+            [
+                *((anchor.module_fqn, anchor.side) for anchor in self.plan.anchors),
+                *((unit, side) for unit in self._subject.watch.fsdp_units if unit for side in ("input", "output")),
+            ]
+        )
         for fqn, side in sides:
             module = self._model.get_submodule(fqn)
             if side == "input":
-                yield module.register_forward_pre_hook(
-                    lambda _, args, fqn=fqn: self._pass(fqn, "input", args)
-                )
+                yield module.register_forward_pre_hook(_Hook(lambda _, args, fqn=fqn: self._pass(fqn, "input", args)))
             else:
                 yield module.register_forward_hook(
-                    lambda _, args, output, fqn=fqn: self._pass(fqn, "output", output)
+                    _Hook(lambda _, args, output, fqn=fqn: self._pass(fqn, "output", output))
                 )
 
     def _pass(self, fqn: str, side: str, tensors: Any) -> None:
         if self._running:
-            self._running[-1].note_boundary(fqn, side, tensors)
+            self._running[0].note_boundary(fqn, side, tensors)
 
 
-class _Forward:
-    """A forward in progress; this one is left alone."""
+class _Hook:
+    """A module hook. In a copy of the model, or in a pickle, it does nothing."""
 
-    def __init__(self, state: ForwardState | None, stack: ExitStack) -> None:
-        self.state = state
-        self.stack = stack
+    def __init__(self, run: Callable[..., None]) -> None:
+        self._run = run
 
-    def enter(self) -> None:
-        pass
+    def __call__(self, *args: Any) -> None:
+        self._run(*args)
 
-    def leave(self, *, is_complete: bool) -> None:
-        self.stack.close()
+    def __deepcopy__(self, memo: Any) -> "_Hook":
+        return _Hook(_nothing)
 
-    def note_boundary(self, fqn: str, side: str, tensors: Any) -> None:
-        pass
-
-
-class _Recording(_Forward):
-    """The first forwards of a signature: they run under the recorder, and already drop what the plan drops."""
-
-    def __init__(
-        self,
-        applied: AppliedPlan,
-        state: ForwardState,
-        stack: ExitStack,
-        model: torch.nn.Module,
-        args: Any,
-        inputs: list[torch.Tensor],
-        programs: list[Program],
-    ) -> None:
-        super().__init__(state, stack)
-        self._applied = applied
-        self._model = model
-        self._args = args
-        self._programs = programs
-        self._inputs = inputs
-        self._recorder = TapeRecorder(model, {str(place): tensor for place, tensor in enumerate(inputs)})
-        self._dropped: list[bool] = []
-        self._wanted = {boundary_of(anchor) for anchor in applied.plan.anchors}
-        self._calls: Counter[tuple[str, str]] = Counter()
-
-    def enter(self) -> None:
-        recorder, stack = self._recorder, self.stack
-        recorder.enter_module(self._model, self._args)
-        stack.callback(register_module_forward_pre_hook(recorder.enter_module).remove)
-        stack.callback(register_module_forward_hook(recorder.leave_module).remove)
-        stack.enter_context(recorder)
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
-
-    def _pack(self, tensor: torch.Tensor) -> Any:
-        packed = self._recorder.note_packed(tensor)
-        assert self.state is not None
-        is_dropped = not packed.is_static and self._is_dropped(packed)
-        self._dropped.append(is_dropped)
-        if is_dropped:
-            return Handle(self.state, packed.window)
-        if not packed.is_static:
-            self.state.hold(packed.window.value, tensor)
-            self.state.see(packed.window.value, tensor)
-        return tensor
-
-    def _is_dropped(self, packed: PackedTensor) -> bool:
-        decision = self._applied._decisions.get((packed.module_fqn, packed.module_call, packed.ordinal))
-        where = f"saved tensor {packed.ordinal} of {packed.module_fqn or 'the model'}"
-        if decision is None:
-            raise PlanMismatchError(f"the plan says nothing of {where} ({packed.op}): it is for another model")
-        dtype = str(packed.window.dtype).removeprefix("torch.")
-        if (decision.op, decision.dtype) != (packed.op, dtype):
-            raise PlanMismatchError(
-                f"the plan expects {where} to be {decision.op} in {decision.dtype}, found {packed.op} in {dtype}"
-            )
-        return is_drop(decision)
-
-    def note_boundary(self, fqn: str, side: str, tensors: Any) -> None:
-        call = self._calls[fqn, side]
-        self._calls[fqn, side] += 1
-        for place, tensor in enumerate(_tensors(tensors)):
-            if f"{fqn}:{call}:{side}:{place}" in self._wanted:
-                assert self.state is not None
-                self.state.hold(self._recorder.value_of(tensor), tensor)
-
-    def leave(self, *, is_complete: bool) -> None:
-        self.stack.close()
-        if not is_complete:
-            return
-        assert self.state is not None
-        tape = self._recorder.tape()
-        program = make_program(
-            tape, tuple(self._dropped), self._applied.plan.anchors, final=self._recorder.final_values()
-        )
-        for value, tensor in zip(tape.input_values, self._inputs, strict=True):
-            self.state.hold(value, tensor)
-            self.state.see(value, tensor)
-        self.state.start(program)
-        self._programs.append(program)
+    def __reduce__(self) -> Any:
+        return _Hook, (_nothing,)
 
 
-class _Replayable(_Forward):
-    """A forward of a known signature: a counter, a comparison and a decision for each saved tensor."""
-
-    def __init__(
-        self,
-        applied: AppliedPlan,
-        state: ForwardState,
-        stack: ExitStack,
-        program: Program,
-        inputs: list[torch.Tensor],
-    ) -> None:
-        super().__init__(state, stack)
-        self._applied = applied
-        self._program = program
-        self._place = 0
-        self._is_off = False
-        self._calls: Counter[tuple[str, str]] = Counter()
-        state.start(program)
-        for value, tensor in zip(program.tape.input_values, inputs, strict=True):
-            state.hold(value, tensor)
-            state.see(value, tensor)
-
-    def enter(self) -> None:
-        self.stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
-
-    def _pack(self, tensor: torch.Tensor) -> Any:
-        place = self._place
-        self._place += 1
-        if self._is_off:
-            return tensor
-        packed = self._program.tape.packed
-        if (
-            place >= len(packed)
-            or tensor.shape != packed[place].window.shape
-            or tensor.dtype != packed[place].window.dtype
-        ):
-            self._fall_back(place, tensor)
-            return tensor
-        expected = packed[place]
-        if expected.is_static:
-            return tensor
-        assert self.state is not None
-        if self._program.is_dropped[place]:
-            return Handle(self.state, expected.window)
-        value = expected.window.value
-        if self._program.readers.get(value):
-            self.state.hold(value, tensor)
-            self.state.see(value, tensor)
-        return tensor
-
-    def _fall_back(self, place: int, tensor: torch.Tensor) -> None:
-        self._is_off = True
-        self._applied.fallbacks += 1
-        packed = self._program.tape.packed
-        if place < len(packed):
-            expected = packed[place]
-            what = (
-                f"saved tensor {expected.ordinal} of {expected.module_fqn or 'the model'} should be "
-                f"{tuple(expected.window.shape)} in {expected.window.dtype}, found {tuple(tensor.shape)} in "
-                f"{tensor.dtype}"
-            )
-        else:
-            what = f"forward saved more than the {len(packed)} tensors it saved before"
-        warnings.warn(
-            f"this forward differs from the one recorded for the same inputs: {what}; everything is kept from there on",
-            stacklevel=2,
-        )
-
-    def note_boundary(self, fqn: str, side: str, tensors: Any) -> None:
-        call = self._calls[fqn, side]
-        self._calls[fqn, side] += 1
-        for place, tensor in enumerate(_tensors(tensors)):
-            value = self._program.anchors.get(f"{fqn}:{call}:{side}:{place}")
-            if value is not None and self._program.readers.get(value):
-                assert self.state is not None
-                self.state.hold(value, tensor)
-
-
-def _unpack(packed: Any) -> torch.Tensor:
-    return packed.state.restore(packed.window) if isinstance(packed, Handle) else packed
+def _nothing(*_: Any) -> None:
+    pass
 
 
 def apply(model: torch.nn.Module, plan: Plan | str | Path) -> AppliedPlan:
     """Put a plan on a live model. Training goes on as before; `remove` takes the plan off.
 
     Parameters, buffers and state_dict keys are untouched. The plan acts on forwards with gradients enabled.
+    The first two forwards of each input signature are recorded, which is slower; if the first one does not
+    match the plan, the plan is taken off and the error is raised from that forward. Copies and pickles of
+    the model carry no plan.
+
+    What a forward computes may depend on its arguments, on parameters and buffers, and on plain attributes
+    of its modules. A number that comes from elsewhere, such as a global variable, is noticed if it changes
+    between the first two forwards, and otherwise only at the next of the recordings that check each
+    signature again after every 256 forwards.
 
     Args:
         model: the module whose forward the plan was made for.
@@ -294,55 +210,73 @@ def apply(model: torch.nn.Module, plan: Plan | str | Path) -> AppliedPlan:
 
     Raises:
         PlanFileError: the file cannot be read.
-        PlanMismatchError: the plan is for another model, or one is applied already.
+        PlanMismatchError: the plan is for another model or another PyTorch, one is applied already, or the
+            model is of a kind on which no plan works.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
-    if _MARK in model.__dict__:
-        raise PlanMismatchError("a plan is applied to this model already; remove it first")
-    _check_model(model, loaded)
+    _check_free(model)
+    _check_kind(model)
+    _check_plan(model, loaded)
     applied = AppliedPlan(model, loaded)
-    model.__dict__[_MARK] = applied
+    _APPLIED[model] = weakref.ref(applied)
     return applied
 
 
-def _check_model(model: torch.nn.Module, plan: Plan) -> None:
+def _check_free(model: torch.nn.Module) -> None:
+    parts = set(model.modules())
+    for other in list(_APPLIED):
+        if other is model:
+            raise PlanMismatchError("a plan is applied to this model already; remove it first")
+        if other in parts or model in set(other.modules()):
+            raise PlanMismatchError("a plan is applied to a part of this model, or to a model that it is part of")
+
+
+# Class names, so that nothing has to be imported to look.
+_WRAPPERS = {
+    "DataParallel": "torch.nn.DataParallel runs copies of the model; use DistributedDataParallel",
+    "DistributedDataParallel": "apply the plan to the model inside DistributedDataParallel: model.module",
+    "OptimizedModule": "a compiled model decides itself what it saves; apply the plan instead of torch.compile",
+}
+
+
+def _check_kind(model: torch.nn.Module) -> None:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise PlanMismatchError("a scripted model cannot be planned")
+    for fqn, module in model.named_modules():
+        where = fqn or "the model"
+        for cls in type(module).__mro__:
+            if cls.__module__.startswith("torch.") and cls.__name__ in _WRAPPERS:
+                raise PlanMismatchError(f"{where} is a {cls.__name__}: {_WRAPPERS[cls.__name__]}")
+        if module._compiled_call_impl is not None:
+            raise PlanMismatchError(f"{where} is compiled: {_WRAPPERS['OptimizedModule']}")
+        if getattr(module, "gradient_checkpointing", False) is True:
+            raise PlanMismatchError(
+                f"gradient checkpointing is on in {where}; the plan takes its place: call "
+                "gradient_checkpointing_disable()"
+            )
+
+
+def _check_plan(model: torch.nn.Module, plan: Plan) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters != plan.model.parameters:
         raise PlanMismatchError(
             f"the plan is for {plan.model.name} with {plan.model.parameters:,} parameters, the model has {parameters:,}"
         )
+    installed = torch.__version__.partition("+")[0]
+    if installed != plan.model.torch:
+        raise PlanMismatchError(
+            f"the plan was made with PyTorch {plan.model.torch}, this is {installed}: make it again"
+        )
     known = {name for name, _ in model.named_modules()}
-    for item in (*plan.decisions, *plan.anchors):
-        if item.module_fqn not in known and not item.module_fqn.startswith("("):
-            raise PlanMismatchError(f"the plan speaks of module {item.module_fqn}, which the model does not have")
-
-
-def _static_tensors(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
-    """A way to each parameter and buffer that finds the one in place when it is called."""
-    for fqn, module in model.named_modules():
-        for table in ("_parameters", "_buffers"):
-            for name in getattr(module, table):
-                path = f"{fqn}.{name}" if fqn else name
-                yield path, lambda module=module, table=table, name=name: getattr(module, table)[name]
-
-
-def _signature(model: torch.nn.Module, args: Any, kwargs: Any, inputs: list[torch.Tensor]) -> Hashable:
-    """What must be equal for a tape to hold: layouts of the inputs, other arguments, modes."""
-    leaves = tree_leaves((args, kwargs))
-    return (
-        tuple((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in inputs),
-        tuple(repr(leaf) for leaf in leaves if isinstance(leaf, int | float | str | bool | None)),
-        tuple(sorted(kwargs)),
-        tuple(module.training for module in model.modules()),
-        tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters()),
-        torch.is_autocast_enabled(_device_of(model).type),
-        torch.get_autocast_dtype(_device_of(model).type),
-    )
+    for fqn in (*(item.module_fqn for item in plan.decisions), *(item.module_fqn for item in plan.anchors)):
+        if fqn not in known and fqn != OUTSIDE:
+            raise PlanMismatchError(f"the plan speaks of module {fqn}, which the model does not have")
+    for decision in plan.decisions:
+        if decision.module_fqn == OUTSIDE and decision.retention is not Retention.SAVE:
+            raise PlanMismatchError(
+                f"the plan does not save {decision.op}, which is saved outside the model, where it cannot act"
+            )
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

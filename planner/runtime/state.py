@@ -1,130 +1,212 @@
 """What one forward holds for its backward: kept tensors, handles of dropped ones, and their replay."""
 
-import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from planner.errors import ReplayError
-from planner.runtime.tape import Tape, TapeOp, Window
+from planner.runtime.program import Program, made_by
+from planner.runtime.tape import Digest, Literal, TapeOp, Window, digest_of
 from planner.tracing.operators import tensors_in
 
-# Training-mode batch norm does not read its running statistics: replay passes none, so that they move once a step.
-_STATISTICS = {"aten.native_batch_norm": (3, 4), "aten.cudnn_batch_norm": (3, 4)}
+Warn = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A tape with decisions: what each pack does, and how often each value will be asked for.
+class Kept:
+    """What autograd holds for a tensor that stays: hooks switch off its own check that nobody wrote to it since."""
 
-    Attributes:
-        tape: what forward does.
-        is_dropped: per packed tensor, whether it is replayed instead of kept.
-        readers: per value, how many replayed ops read it.
-        handles: per value, how many dropped tensors lie on it.
-        anchors: value by module boundary, for values kept only as starting points.
-    """
+    __slots__ = ("is_overwritten", "tensor", "version")
 
-    tape: Tape
-    is_dropped: tuple[bool, ...]
-    readers: Mapping[int, int]
-    handles: Mapping[int, int]
-    anchors: Mapping[str, int]
+    def __init__(self, tensor: torch.Tensor, *, is_overwritten: bool = False) -> None:
+        self.tensor = tensor
+        self.version = tensor._version
+        self.is_overwritten = is_overwritten
+
+    def restore(self) -> torch.Tensor:
+        """The tensor.
+
+        Raises:
+            ReplayError: it has been written to.
+        """
+        if self.is_overwritten or self.tensor._version != self.version:
+            raise ReplayError(
+                f"a saved tensor of shape {tuple(self.tensor.shape)} was modified in place after forward saved it: "
+                "backward needs it as it was"
+            )
+        return self.tensor
 
 
 class Handle:
-    """What autograd holds in a dropped tensor's place."""
+    """What autograd holds in a dropped tensor's place; when autograd lets go of it, the state may let go, too."""
 
-    __slots__ = ("state", "window")
+    __slots__ = ("digest", "state", "where", "window")
 
-    def __init__(self, state: "ForwardState", window: Window) -> None:
+    def __init__(self, state: "ForwardState", window: Window, where: str, digest: Digest | None = None) -> None:
         self.state = state
         self.window = window
+        self.where = where
+        self.digest = digest
+        state.handles[window.value] += 1
+
+    def restore(self) -> torch.Tensor:
+        """The tensor, by replay if it is not at hand.
+
+        Raises:
+            ReplayError: it cannot be brought back as it was.
+        """
+        return self.state.restore(self)
+
+    def __del__(self) -> None:
+        self.state.release(self.window.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A tensor that replays start from, as it was."""
+
+    tensor: torch.Tensor
+    version: int
 
 
 class ForwardState:
     """The memory of one forward. Handles refer to it, so it lives exactly as long as its backward can still come.
 
     Args:
-        resolve: the current storage behind a parameter's or buffer's name.
+        resolve: the parameter or buffer of a name, as it is now.
         device: where the model computes.
+        warn: told of what is not wrong but not exact either.
+
+    Attributes:
+        handles: per value, how many dropped tensors lie on it and are still held by autograd.
     """
 
-    def __init__(self, resolve: Callable[[str], torch.UntypedStorage], device: torch.device) -> None:
+    def __init__(self, resolve: Callable[[str], torch.Tensor], device: torch.device, warn: Warn) -> None:
+        self.handles: Counter[int] = Counter()
         self.program: Program | None = None
         self._resolve = resolve
         self._device = device
-        self._held: dict[int, torch.UntypedStorage] = {}
-        self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._warn = warn
+        self._sources: dict[int, _Source] = {}
+        self._made: dict[int, torch.UntypedStorage] = {}
         self._readers: dict[int, int] = {}
-        self._handles: dict[int, int] = {}
-        self._here: Counter[int] = Counter()
+        self._statics: dict[str, _Source] = {}
+        self._starts: dict[int, int] = {}
+        self._failure = ""
+        # Autograd has a thread per device.
+        self._lock = RLock()
 
-    def start(self, program: Program) -> None:
-        """Set what is expected to be asked for; what nothing will read is let go."""
+    # -- forward ---------------------------------------------------------------------------------------------
+
+    def begin(self, program: Program, inputs: list[torch.Tensor]) -> None:
+        """Set what will be asked for, and keep what replays start from."""
         self.program = program
-        self._readers, self._handles = dict(program.readers), dict(program.handles)
-        for value in list(self._held):
-            self._let_go(value)
+        self._readers = dict(program.readers)
+        self._sources = {value: source for value, source in self._sources.items() if value in program.sources}
+        for value, place in program.tape.input_places.items():
+            self._starts[value] = int(inputs[place].storage_offset())
+        for value, tensor in zip(program.tape.input_values, inputs, strict=True):
+            if value in program.sources:
+                self.hold(value, tensor)
 
     def hold(self, value: int, tensor: torch.Tensor) -> None:
         """Keep a value for replays to start from."""
-        self._held[value] = tensor.untyped_storage()
+        self._sources[value] = _source(tensor)
 
-    def see(self, value: int, tensor: torch.Tensor) -> None:
-        """Remember a tensor that autograd keeps, as long as autograd keeps it."""
-        self._seen[value] = weakref.ref(tensor)
+    def seal(self) -> None:
+        """Note the parameters and buffers as they are now that forward has ended."""
+        assert self.program is not None
+        for name in self.program.statics:
+            self._statics[name] = _source(self._resolve(name))
 
-    def restore(self, window: Window) -> torch.Tensor:
-        """The dropped tensor, from a value at hand or by replay.
+    def fail(self, reason: str) -> None:
+        """Let nothing be replayed any more: what was recorded is not what this forward did."""
+        self._failure = reason
+
+    # -- backward --------------------------------------------------------------------------------------------
+
+    def restore(self, handle: Handle) -> torch.Tensor:
+        """The dropped tensor behind a handle.
 
         Raises:
-            ReplayError: what a replay would start from is gone.
+            ReplayError: it cannot be brought back as it was.
         """
-        if self._storage(window.value) is None:
-            self._replay(window.value)
-        storage = self._storage(window.value)
-        assert storage is not None
-        tensor = window.on(storage, storage.device)
-        self._handles[window.value] = self._handles.get(window.value, 0) - 1
-        self._let_go(window.value)
-        return tensor
+        with self._lock:
+            if self._failure or self.program is None:
+                raise ReplayError(self._failure or "backward runs inside forward, which is not supported")
+            value = handle.window.value
+            storage = self._storage(value)
+            if storage is None:
+                self._replay(value)
+                storage = self._storage(value)
+                assert storage is not None
+            tensor = handle.window.on(storage, self._starts.get(value, 0))
+            if handle.digest is not None:
+                self._check(handle, tensor)
+            return tensor
 
-    # -- values ---------------------------------------------------------------------------------------------
+    def release(self, value: int) -> None:
+        """One handle of the value is gone."""
+        with self._lock:
+            self.handles[value] -= 1
+            self._let_go(value)
+
+    def _check(self, handle: Handle, tensor: torch.Tensor) -> None:
+        expected, found = handle.digest, digest_of(tensor)
+        handle.digest = None
+        if expected is None or found is None or expected.equals(found):
+            return
+        if not expected.is_near(found):
+            self.fail(
+                f"{handle.where} does not come back as it was: something in its making is hidden from PyTorch's "
+                "dispatcher or changes from run to run; make a plan that saves it"
+            )
+            raise ReplayError(self._failure)
+        self._warn(f"{handle.where} comes back only up to rounding: a kernel adds up in no fixed order")
+
+    # -- values ----------------------------------------------------------------------------------------------
 
     def _storage(self, value: int) -> torch.UntypedStorage | None:
-        if value in self._held:
-            return self._held[value]
-        tensor = self._seen[value]() if value in self._seen else None
-        if tensor is not None:
-            return tensor.untyped_storage()
-        assert self.program is not None
-        name = self.program.tape.static_names.get(value)
-        return None if name is None else self._resolve(name)
+        made = self._made.get(value)
+        if made is not None:
+            return made
+        source = self._sources.get(value)
+        if source is None:
+            assert self.program is not None
+            name = self.program.tape.static_names.get(value)
+            return None if name is None else self._static(name).untyped_storage()
+        if _version(source.tensor) != source.version:
+            raise ReplayError(
+                f"a tensor of shape {tuple(source.tensor.shape)} that recomputation starts from was modified in place "
+                "between forward and backward"
+            )
+        return source.tensor.untyped_storage()
+
+    def _static(self, name: str) -> torch.Tensor:
+        tensor, then = self._resolve(name), self._statics.get(name)
+        if then is not None and tensor is then.tensor and _version(tensor) != then.version:
+            raise ReplayError(f"{name} was modified in place between forward and backward, which needs it as it was")
+        return tensor
 
     def _is_wanted(self, value: int) -> bool:
-        return self._readers.get(value, 0) > 0 or self._handles.get(value, 0) > 0 or self._here[value] > 0
+        return self._readers.get(value, 0) > 0 or self.handles[value] > 0
 
     def _let_go(self, value: int) -> None:
-        if not self._is_wanted(value):
-            self._held.pop(value, None)
+        if self.program is not None and not self._is_wanted(value):
+            self._made.pop(value, None)
+            self._sources.pop(value, None)
 
-    # -- replay ---------------------------------------------------------------------------------------------
+    # -- replay ----------------------------------------------------------------------------------------------
 
     def _replay(self, wanted: int) -> None:
         """Run the ops that the value still lacks, in forward order."""
-        lacking = self._lacking(wanted)
-        # On a second backward over a retained graph the planned counts are used up; these keep the chain together.
-        self._here = Counter(value for op in lacking for value in op.reads)
-        self._here[wanted] += 1
+        is_last = not _keeps_graph()
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
-            for op in lacking:
-                self._run(op)
-        self._here.clear()
+            for op in self._lacking(wanted):
+                self._run(op, is_last=is_last)
 
     def _lacking(self, wanted: int) -> list[TapeOp]:
         assert self.program is not None
@@ -134,39 +216,66 @@ class ForwardState:
             value = stack.pop()
             if self._storage(value) is not None:
                 continue
-            op = self.program.tape.ops.get(value)
+            op = self.program.producers.get(value)
             if op is None:
-                raise ReplayError(f"value {value} is gone and no op makes it")
+                raise ReplayError("a tensor that recomputation starts from is gone")
             if op.record.step not in found:
                 found[op.record.step] = op
                 stack.extend(op.reads)
         return [found[step] for step in sorted(found)]
 
-    def _run(self, op: TapeOp) -> None:
+    def _run(self, op: TapeOp, *, is_last: bool) -> None:
+        """Run one op.
+
+        Args:
+            op: all it reads is at hand.
+            is_last: it is not asked for again, so that what it reads may go.
+        """
         fresh: dict[int, torch.UntypedStorage] = {}
         for old, _ in op.mutates:
             source = self._storage(old)
             assert source is not None
-            fresh[old] = source.clone()  # others may still read the version it overwrites
+            # Others may still read the version it overwrites.
+            fresh[old] = source.clone()  # type: ignore[no-untyped-call]
 
         def tensor(window: Window) -> torch.Tensor:
-            storage = fresh.get(window.value) or self._storage(window.value)
+            storage = fresh[window.value] if window.value in fresh else self._storage(window.value)
             assert storage is not None
-            return window.on(storage, storage.device)
+            return window.on(storage, self._starts.get(window.value, 0))
 
-        args, kwargs = tree_map_only(Window, tensor, (op.args, op.kwargs))
-        outputs = tensors_in(op.func(*_without_statistics(op, args), **kwargs))
+        outputs = tensors_in(op.func(*_filled(op.args, tensor), **_filled(op.kwargs, tensor)))
         made = {new: fresh[old] for old, new in op.mutates}
         made |= {value: outputs[place].untyped_storage() for value, place in op.outputs}
-        for value, storage in made.items():
-            if self._is_wanted(value):
-                self._held[value] = storage
-        for value in op.reads:
-            self._here[value] -= 1
-            self._readers[value] = self._readers.get(value, 0) - 1
-            self._let_go(value)
+        for value in made_by(op):
+            if self._is_wanted(value) and value not in self._sources:
+                self._made[value] = made[value]
+        if is_last:
+            for value in op.reads:
+                self._readers[value] = self._readers.get(value, 0) - 1
+                self._let_go(value)
 
 
-def _without_statistics(op: TapeOp, args: Any) -> Any:
-    places = _STATISTICS.get(op.record.name.rpartition(".")[0], ())
-    return tuple(None if place in places else item for place, item in enumerate(args))
+def _filled(item: Any, tensor: Callable[[Window], torch.Tensor]) -> Any:
+    """An argument of an op with tensors in the places of windows and literals."""
+    kind = type(item)
+    if kind is Window:
+        return tensor(item)
+    if kind is tuple or kind is list:
+        return kind([_filled(part, tensor) for part in item])
+    if kind is dict:
+        return {key: _filled(part, tensor) for key, part in item.items()} if item else item
+    return item.make() if kind is Literal else item
+
+
+def _source(tensor: torch.Tensor) -> _Source:
+    return _Source(tensor, _version(tensor))
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _keeps_graph() -> bool:
+    """Whether the backward that is running can be followed by another one over the same graph; true outside one."""
+    ask: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return ask is None or bool(ask())

@@ -1,47 +1,80 @@
 """The tape: what one forward did below autograd, in terms that hold for every later forward of the same signature.
 
-A tape holds no tensors. Each tensor argument is a *window* (shape, strides, offset, dtype) onto a *value*, one version of a
-storage; a value was written by an op of the tape, came in as an input, or lies on a parameter or buffer, which is found
-again by name when it is used. Because windows reach straight into storages, views need no replay.
+A tape holds no tensors. Each tensor argument is a *window* (shape, strides, offset, dtype) onto a *value*,
+one version of a storage; a value was written by an op of the tape, came in as an input, or lies on a
+parameter or buffer, which is found again by name when it is used. Because windows reach straight into
+storages, views need no replay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.graph import Op, StorageKind
-from planner.tracing.operators import operator_of, tensors_in
-from planner.tracing.recorder import Recorder
+from planner.tracing.operators import operator_of, statistics_places, tensors_in
+from planner.tracing.recorder import Recorder, StorageLife
 
 _FINDABLE = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER})
+# Decides only what batch norm writes to its running statistics, which replay leaves alone.
+_MOMENTUM = 6
+_MAX_NUMBER_BYTES = 16
+# Moves data between processes; no part of what the model computes.
+_TRANSPORT = frozenset({"c10d", "_c10d_functional", "fsdp"})
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A tensor as a view of a value's storage; sizes and strides in elements."""
+    """A tensor as a view of a value's storage; sizes, strides and offset in elements.
+
+    The offset onto an input counts from where the input begins, so that it holds for any slice of a larger batch.
+    """
 
     value: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
+    is_conj: bool = False
+    is_neg: bool = False
 
-    def on(self, storage: torch.UntypedStorage, device: torch.device) -> torch.Tensor:
-        """The tensor that shows this window of a storage."""
-        empty = torch.empty(0, dtype=self.dtype, device=device)
-        return empty.set_(storage, self.offset, self.shape, self.stride)  # type: ignore[call-overload,no-any-return]
+    def on(self, storage: torch.UntypedStorage, start: int = 0) -> torch.Tensor:
+        """The tensor that shows this window of a storage.
+
+        Args:
+            storage: of the value.
+            start: for an input, where in its storage it begins.
+        """
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        tensor: torch.Tensor = empty.set_(storage, self.offset + start, self.shape, self.stride)
+        if self.is_conj:
+            tensor = tensor.conj()
+        return torch._neg_view(tensor) if self.is_neg else tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A tensor of one element that PyTorch made from a number on the way to an op, as in `x[0] = 1`."""
+
+    number: complex
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def make(self) -> torch.Tensor:
+        """The tensor."""
+        return torch.full(self.shape, self.number, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapeOp:
-    """One dispatched op. `args` and `kwargs` hold `Window`s where the call had tensors.
+    """One dispatched op that writes something.
+
+    `args` and `kwargs` hold a `Window` or a `Literal` where the call had a tensor.
 
     Attributes:
         reads: values its windows look onto.
-        writes: values it makes, in the order of its new output storages; a mutated value comes first, see `mutates`.
         mutates: (old value, new value) of each storage it writes in place.
         outputs: for each value it makes anew, the place of the tensor that carries it among its outputs.
     """
@@ -57,14 +90,33 @@ class TapeOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTensor:
-    """One tensor that autograd packed, in order."""
+    """One tensor that autograd packed, in order.
+
+    Attributes:
+        window: where it lies.
+        sequence: how many autograd nodes this forward had made by then.
+        kind: of its storage; anything but an activation is always returned as it is.
+        name: of the parameter or buffer it lies on.
+    """
 
     module_fqn: str
     module_call: int
     ordinal: int
     op: str
     window: Window
-    is_static: bool  # lies on a parameter, buffer, input or constant, and is always returned as it is
+    sequence: int
+    kind: StorageKind
+    name: str
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it lies on a parameter, buffer, input or constant."""
+        return self.kind is not StorageKind.ACTIVATION
+
+    @property
+    def where(self) -> str:
+        """Which one it is, for a person."""
+        return f"saved tensor {self.ordinal} of {self.module_fqn or 'the model'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,32 +124,56 @@ class Tape:
     """One forward of one input signature.
 
     Attributes:
-        ops: by the value they make.
+        ops: that write something, in order.
         packed: what autograd packed, in order.
-        static_names: value of each parameter and buffer, by name.
+        last_versions: for each value, the last version of its storage when forward ended.
+        static_names: of each value on a parameter or buffer that forward does not write to.
         input_values: value of each tensor among the arguments of forward, in order.
-        boundaries: value by module boundary, "path:call:side:position".
+        input_places: for each version of an input's storage, the first argument that lies on it.
+        graph: the autograd graph it built, see `graph_of`.
     """
 
-    ops: Mapping[int, TapeOp]
+    ops: tuple[TapeOp, ...]
     packed: tuple[PackedTensor, ...]
+    last_versions: Mapping[int, int]
     static_names: Mapping[int, str]
     input_values: tuple[int, ...]
-    boundaries: Mapping[str, int]
+    input_places: Mapping[int, int]
+    graph: Mapping[int, tuple[Any, ...]]
 
 
-class TapeRecorder(Recorder):
-    """Records a tape of a live forward, while it runs on real tensors."""
+class TapeRecorder(Recorder):  # type: ignore[no-untyped-call]
+    """Records a tape of a live forward, while it runs on real tensors.
 
-    def __init__(self, module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> None:
-        super().__init__(module, inputs, keep_saved=True)
-        self._tape_ops: dict[int, TapeOp] = {}
+    Args:
+        module: the root.
+        inputs: the tensors among the arguments of forward.
+        is_sharded: FSDP puts parameters in place just before they are used: they are looked for again at
+            every op, before a tensor is taken for the output of the op that gathered it.
+    """
+
+    def __init__(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_sharded: bool = False) -> None:
+        super().__init__(module, {str(place): tensor for place, tensor in enumerate(inputs)}, keep_saved=True)
+        self._modules = dict(module.named_modules()) if is_sharded else {}
+        self._tape_ops: list[TapeOp] = []
         self._packed_tensors: list[PackedTensor] = []
-        self._inputs = tuple(self.value_of(tensor) for tensor in inputs.values())
+        self._first_sequence = sequence_number()
+        self._starts: dict[int, int] = {}  # by storage, see `Window`
+        self._first_places: dict[int, int] = {}  # the same, first argument on the storage
+        self._inputs = tuple(self._note_input(place, tensor) for place, tensor in enumerate(inputs))
+
+    def _note_input(self, place: int, tensor: torch.Tensor) -> int:
+        value = self.value_of(tensor)
+        storage = self.values[value].storage
+        if self.storages[storage].kind is StorageKind.INPUT:
+            self._starts.setdefault(storage, int(tensor.storage_offset()))
+            self._first_places.setdefault(storage, place)
+        return value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operator_of(func).is_ignored:
+        if self._is_paused or operator_of(func).is_ignored or func.namespace in _TRANSPORT:
             return func(*args, **(kwargs or {}))
+        self._find_parameters()
         # Before the call: an in-place op reads the version it overwrites.
         frozen_args, frozen_kwargs = self._freeze((args, kwargs or {}))
         result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -106,7 +182,27 @@ class TapeRecorder(Recorder):
             self._keep_op(func, record, frozen_args, frozen_kwargs, result)
         return result
 
+    def _find_parameters(self) -> None:
+        """Know the parameters of the current module again where FSDP has put others in place."""
+        path = self.current_module
+        module = self._modules.get(path)
+        for name, parameter in module._parameters.items() if module is not None else ():
+            if parameter is None or not isinstance(parameter, torch.Tensor) or hasattr(parameter, "to_local"):
+                continue
+            storage, fqn = parameter.untyped_storage(), f"{path}.{name}" if path else name
+            life = self._by_address.get(storage._cdata)
+            if life is None or life.name != fqn or len(life.versions) > 1:
+                life = StorageLife(len(self.storages), storage.nbytes(), StorageKind.PARAMETER, fqn, self.step)
+                self.storages.append(life)
+                self._new_version(life, None)
+                self._watch(storage, life)
+
     def _keep_op(self, func: Any, record: Op, args: Any, kwargs: Any, result: Any) -> None:
+        statistics = statistics_places(operator_of(func), args)
+        # Batch norm in training does not read its running statistics: replay passes none, so that they move
+        # once a step.
+        args = tuple(None if place in statistics else item for place, item in enumerate(args))
+        reads = {leaf.value for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Window)}
         made = {self.value_of(tensor): place for place, tensor in reversed(list(enumerate(tensors_in(result))))}
         mutates, outputs = [], []
         for value in record.writes:
@@ -115,29 +211,49 @@ class TapeRecorder(Recorder):
                 mutates.append((self.storages[self.values[value].storage].versions[version - 1], value))
             elif value in made:
                 outputs.append((value, made[value]))
-        op = TapeOp(
-            record=record,
-            func=func,
-            args=args,
-            kwargs=kwargs,
-            reads=record.reads,
-            mutates=tuple(mutates),
-            outputs=tuple(outputs),
+        self._tape_ops.append(
+            TapeOp(
+                record=record,
+                func=func,
+                args=args,
+                kwargs=kwargs,
+                reads=tuple(value for value in record.reads if value in reads),
+                mutates=tuple(pair for pair in mutates if pair[0] in reads),
+                outputs=tuple(outputs),
+            )
         )
-        for value in record.writes:
-            self._tape_ops[value] = op
 
     def window(self, tensor: torch.Tensor) -> Window:
         """The window that a live tensor is."""
+        value = self.value_of(tensor)
         return Window(
-            self.value_of(tensor), tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+            value,
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()) - self._starts.get(self.values[value].storage, 0),
+            tensor.dtype,
+            tensor.is_conj(),
+            tensor.is_neg(),
         )
 
     def _freeze(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: self.window(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
+        return tree_map(lambda leaf: self._frozen(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+    def _frozen(self, tensor: torch.Tensor) -> Window | Literal:
+        window = self.window(tensor)
+        life = self.storages[self.values[window.value].storage]
+        is_number = life.kind is StorageKind.CONSTANT and tensor.numel() == 1 and tensor.device.type == "cpu"
+        if not is_number or type(tensor) is not torch.Tensor or life.size_bytes > _MAX_NUMBER_BYTES:
+            return window
+        self._is_paused = True
+        try:
+            return Literal(tensor.item(), window.shape, window.dtype)
+        finally:
+            self._is_paused = False
 
     def note_packed(self, tensor: torch.Tensor) -> PackedTensor:
         """Record a tensor that autograd packs now, without keeping it."""
+        self._find_parameters()
         record = self.describe_packed(tensor)
         life = self.storages[self.values[record.value].storage]
         packed = PackedTensor(
@@ -146,26 +262,172 @@ class TapeRecorder(Recorder):
             ordinal=record.ordinal,
             op=record.op,
             window=self.window(tensor),
-            is_static=life.kind is not StorageKind.ACTIVATION,
+            sequence=sequence_number() - self._first_sequence,
+            kind=life.kind,
+            name=life.name,
         )
         self._packed_tensors.append(packed)
         return packed
 
-    def final_values(self) -> dict[int, int]:
-        """For each value, the last version of its storage so far."""
-        return {value: life.versions[-1] for life in self.storages for value in life.versions}
+    def digest(self, tensor: torch.Tensor) -> "Digest | None":
+        """The tensor's digest; taking it is no part of the tape."""
+        self._is_paused = True
+        try:
+            return digest_of(tensor)
+        finally:
+            self._is_paused = False
 
-    def tape(self) -> Tape:
-        """What has been recorded."""
+    def tape(self, output: Any, names: Mapping[int, str]) -> Tape:
+        """What has been recorded.
+
+        Args:
+            output: what forward returned.
+            names: of parameters, by `id`.
+        """
         return Tape(
-            ops=self._tape_ops,
+            ops=tuple(self._tape_ops),
             packed=tuple(self._packed_tensors),
+            last_versions={value: life.versions[-1] for life in self.storages for value in life.versions},
             static_names={
-                value: life.name
+                life.versions[0]: life.name
                 for life in self.storages
-                if life.kind in _FINDABLE
-                for value in life.versions[-1:]
+                if life.kind in _FINDABLE and len(life.versions) == 1
             },
             input_values=self._inputs,
-            boundaries={record.boundary: value for value, record in enumerate(self.values) if record.boundary},
+            input_places={
+                value: place
+                for storage, place in self._first_places.items()
+                for value in self.storages[storage].versions
+            },
+            graph=graph_of(output, self._first_sequence, names),
         )
+
+
+# Under a dispatch mode, such as the recorder, `reshape` is made of another one of these.
+_RESHAPE = "reshape"
+_RESHAPES = frozenset({"ViewBackward0", "ReshapeAliasBackward0", "UnsafeViewBackward0"})
+
+# -- comparing forwards ---------------------------------------------------------------------------------------
+
+
+def sequence_number() -> int:
+    """How many autograd nodes this thread has made so far."""
+    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+
+
+def graph_of(output: Any, first: int, names: Mapping[int, str]) -> dict[int, tuple[Any, ...]]:
+    """The autograd graph behind an output: by a node's number, its type and what each of its inputs comes from.
+
+    Args:
+        output: what forward returned.
+        first: number of the first node that forward made; earlier ones are not looked at.
+        names: of parameters, by `id`.
+    """
+    found: dict[int, tuple[Any, ...]] = {}
+    stack = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.grad_fn]
+    while stack:
+        node = stack.pop()
+        number = node._sequence_nr() - first
+        if number < 0 or number in found:
+            continue
+        sources: list[Any] = []
+        for source, _ in node.next_functions:
+            if source is None:
+                sources.append(None)
+            elif hasattr(source, "variable"):  # a leaf of the graph
+                sources.append(names.get(id(source.variable), ""))
+            else:
+                stack.append(source)
+                sources.append(max(-1, source._sequence_nr() - first))
+        found[number] = (_RESHAPE if type(node).__name__ in _RESHAPES else type(node), *sources)
+    return found
+
+
+def structure_difference(old: Tape, new: Tape) -> str:
+    """Where two tapes of one signature first do something different, for a person; empty if only numbers differ."""
+    for before, now in zip(old.ops, new.ops, strict=False):
+        if _structure(before) != _structure(now):
+            return f"{before.record.name} of {before.record.module_fqn or 'the model'}"
+    if len(old.ops) != len(new.ops):
+        return f"the number of operators, {len(old.ops):,} and {len(new.ops):,}"
+    for packed, again in zip(old.packed, new.packed, strict=False):
+        if packed != again:
+            return packed.where
+    if len(old.packed) != len(new.packed):
+        return f"the number of saved tensors, {len(old.packed):,} and {len(new.packed):,}"
+    if (old.last_versions, old.static_names) != (new.last_versions, new.static_names):
+        return "what is written in place"
+    return "" if old.graph == new.graph else "the autograd graph"
+
+
+def changing_ops(old: Tape, new: Tape) -> tuple[TapeOp, ...]:
+    """The ops of two tapes of equal structure that were called with different numbers."""
+    return tuple(now for before, now in zip(old.ops, new.ops, strict=True) if not _same_numbers(before, now))
+
+
+def _structure(op: TapeOp) -> tuple[Any, ...]:
+    record = op.record
+    windows = tuple(leaf for leaf in tree_leaves((op.args, op.kwargs)) if isinstance(leaf, Window))
+    place = (record.step, record.name, record.module_fqn, record.module_call)
+    return (*place, windows, op.mutates, op.outputs)
+
+
+def _same_numbers(old: TapeOp, new: TapeOp) -> bool:
+    return list(_numbers(old)) == list(_numbers(new))
+
+
+def _numbers(op: TapeOp) -> Iterator[Any]:
+    """What an op was called with, apart from tensors, as text: NaN equals itself and 1 is not 1.0."""
+    is_batch_norm = bool(statistics_places(operator_of(op.func), op.args))
+    for place, item in enumerate(op.args):
+        if not (is_batch_norm and place == _MOMENTUM):
+            yield from (repr(leaf) for leaf in tree_leaves(item) if not isinstance(leaf, Window))
+    for key, item in op.kwargs.items():
+        yield from (key, *(repr(leaf) for leaf in tree_leaves(item) if not isinstance(leaf, Window)))
+
+
+# -- checking a replay ----------------------------------------------------------------------------------------
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Two runs of a kernel that adds in no fixed order differ by less than this, relative to the sum of magnitudes.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What is remembered of a dropped tensor, to hold its first replay against.
+
+    Numbers where reading them waits for nothing, and tensors of one element elsewhere.
+    """
+
+    bits: Any
+    total: Any
+    magnitude: Any
+
+    def equals(self, other: "Digest") -> bool:
+        """Whether the bits agree."""
+        return bool(self.bits == other.bits)
+
+    def is_near(self, other: "Digest") -> bool:
+        """Whether the difference could be rounding."""
+        allowed = _ROUNDING * float(self.magnitude)
+        return (
+            abs(float(self.total - other.total)) <= allowed and abs(float(self.magnitude - other.magnitude)) <= allowed
+        )
+
+
+def digest_of(tensor: torch.Tensor) -> Digest | None:
+    """The digest of a tensor with data; None for one without."""
+    if type(tensor) is not torch.Tensor or tensor.is_meta:
+        return None
+    with torch.no_grad():
+        plain = tensor.resolve_conj().resolve_neg()
+        if plain.is_complex():
+            plain = torch.view_as_real(plain)
+        bits = plain.view(_BITS[plain.element_size()]).sum(dtype=torch.int64)
+        if not plain.is_floating_point():
+            scalars = (bits, bits, bits)
+        else:
+            magnitude = torch.linalg.vector_norm(plain, 1, dtype=torch.float64)
+            scalars = (bits, plain.sum(dtype=torch.float64), magnitude)
+        return Digest(*(item.item() for item in scalars)) if tensor.device.type == "cpu" else Digest(*scalars)

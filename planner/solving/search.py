@@ -1,8 +1,8 @@
 """The search: a relaxed model, the exact simulation, and the moments it finds over budget, until they agree."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -181,18 +181,22 @@ def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent) -> 
 
 
 def _solve_interruptibly(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
-    """The solver's status. It runs in a thread, so that Ctrl-C reaches Python while it works."""
-    statuses: list[int] = []
-    worker = threading.Thread(target=lambda: statuses.append(int(solver.solve(model))))
-    worker.start()
-    try:
-        while worker.is_alive():
-            worker.join(_INTERRUPT_LATENCY_S)
-    except BaseException:
-        solver.stop_search()
-        worker.join()
-        raise
-    return statuses[0]
+    """The solver's status. It runs in a thread, so that Ctrl-C reaches Python while it works.
+
+    The thread is waited for by its future: an interrupted `Thread.join` with a timeout takes a running thread for
+    finished (CPython 3.11), and a solver that outlives the interpreter aborts the process.
+    """
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        status = executor.submit(solver.solve, model)
+        try:
+            while not status.done():
+                wait([status], _INTERRUPT_LATENCY_S)
+        except BaseException:
+            while not status.done():  # more than once: a search that has not begun cannot be stopped
+                solver.stop_search()
+                wait([status], _INTERRUPT_LATENCY_S)
+            raise
+    return int(status.result())
 
 
 def _solver(limits: Limits, deadline: float) -> cp_model.CpSolver:

@@ -10,7 +10,14 @@ from torch.utils._pytree import tree_map
 from planner.errors import TraceError
 from planner.graph import OpGraph
 from planner.spec import AttentionKernel, RunSpec
-from planner.tracing.build import build_inputs, build_model, default_loss, loss_function
+from planner.tracing.build import (
+    build_inputs,
+    build_model,
+    check_parameters,
+    default_loss,
+    located,
+    loss_function,
+)
 from planner.tracing.lowering import Kernels
 from planner.tracing.step import StepSettings, trace_step
 
@@ -41,22 +48,21 @@ def trace_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> OpGraph:
     inputs = build_inputs(spec, built.module)
     if is_sharded or parameter_dtype == compute_dtype:
         inputs = {name: item.to(traced_dtype) if item.is_floating_point() else item for name, item in inputs.items()}
-    return trace_step(
-        built.module,
-        inputs,
-        loss=loss_function(spec),
-        settings=StepSettings(
-            kernels=kernels,
-            attention=built.attention,
-            parameter_dtype=parameter_dtype,
-            compute_dtype=compute_dtype,
-            optimizer="sgd-momentum" if spec.optimizer.momentum else str(spec.optimizer.name),
-            fsdp=spec.parallel.fsdp,
-            name=spec.model.preset or spec.model.name,
-            tokens=spec.batch.micro_batch * (spec.batch.sequence_length or 1),
-            notes=built.notes,
-        ),
+    settings = StepSettings(
+        kernels=kernels,
+        attention=built.attention,
+        parameter_dtype=parameter_dtype,
+        compute_dtype=compute_dtype,
+        optimizer="sgd-momentum" if spec.optimizer.momentum else str(spec.optimizer.name),
+        fsdp=spec.parallel.fsdp,
+        name=spec.model.preset or spec.model.name,
+        tokens=spec.batch.micro_batch * (spec.batch.sequence_length or 1),
+        notes=built.notes,
     )
+    try:
+        return trace_step(built.module, inputs, loss=loss_function(spec), settings=settings)
+    except TraceError as error:
+        raise located(error, spec) from error.__cause__
 
 
 def trace_module(
@@ -80,8 +86,7 @@ def trace_module(
     Raises:
         TraceError: a step of the module cannot run on tensors without data.
     """
-    if not any(True for _ in module.parameters()):
-        raise TraceError(f"{type(module).__name__} has no parameters, so there is nothing to train")
+    check_parameters(module, type(module).__name__)
     meta = _meta_copy(module)
     dtype = next(str(p.dtype).removeprefix("torch.") for p in meta.parameters())
     meta_args, meta_kwargs = _to_meta((tuple(args), dict(kwargs or {})))

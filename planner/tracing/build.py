@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ _PER_TOKEN = ("CausalLM", "LMHead", "MaskedLM", "ConditionalGeneration", "TokenC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
-    """A module to trace.
+    """A module to trace or to run.
 
     Attributes:
-        module: on the meta device, in training mode.
+        module: in training mode.
         attention: the kernel to show: the spec's, or eager for an architecture that has no other form.
         notes: choices that the spec left open, for the reader.
     """
@@ -44,28 +45,43 @@ class BuiltModel:
     notes: tuple[str, ...]
 
 
-def build_model(spec: RunSpec) -> BuiltModel:
-    """The spec's module on the meta device, in training mode.
+def build_model(spec: RunSpec, device: torch.device = META) -> BuiltModel:
+    """The spec's module on a device (by default meta: no memory), in training mode.
 
     Raises:
         SpecError: the class, the factory or its configuration is at fault.
         MissingExtraError: transformers is needed and absent.
     """
-    with torch.device(META):
+    with torch.device(device):
         built = (
             _build_transformers(spec)
             if spec.model.kind is ModelKind.TRANSFORMERS
             else BuiltModel(module=_build_factory(spec), attention=spec.attention, notes=())
         )
-    if not any(True for _ in built.module.parameters()):
-        raise _error(spec, f"{spec.model.name} has no parameters, so there is nothing to train", _model_key(spec))
     try:
-        built.module.to(META).train()
+        check_parameters(built.module, spec.model.name)
+    except TraceError as error:
+        raise _error(spec, error.message, model_key(spec), hint=error.hint) from None
+    try:
+        built.module.to(device).train()
     except Exception as error:
         raise _error(
-            spec, f"{spec.model.name} cannot move to the meta device: {_brief(error)}", _model_key(spec)
+            spec, f"{spec.model.name} cannot move to the {device} device: {brief(error)}", model_key(spec)
         ) from error
     return built
+
+
+def check_parameters(module: torch.nn.Module, name: str) -> None:
+    """Returns when the module has parameters and all of them have shapes.
+
+    Raises:
+        TraceError: it has nothing to train, or lazy modules that have not seen an input.
+    """
+    if not any(True for _ in module.parameters()):
+        raise TraceError(f"{name} has no parameters, so there is nothing to train")
+    for fqn, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise TraceError(f"{fqn} of {name} has no shape yet", hint="give lazy modules their sizes")
 
 
 def import_object(reference: str, spec: RunSpec, key_path: KeyPath) -> Any:
@@ -82,13 +98,12 @@ def import_object(reference: str, spec: RunSpec, key_path: KeyPath) -> Any:
     except ImportError as error:
         raise _error(spec, f"cannot import {module_name}: {error}", key_path) from error
     except Exception as error:
-        raise _error(spec, f"importing {module_name} failed: {_brief(error)}", key_path) from error
+        raise _error(spec, f"importing {module_name} failed: {brief(error)}", key_path) from error
     try:
-        return getattr(module, attribute)
+        return attrgetter(attribute)(module)
     except AttributeError:
-        hint = did_you_mean(
-            attribute, tuple(name for name in vars(module) if not name.startswith("_")), plural="it has"
-        )
+        own = (name for name, item in vars(module).items() if getattr(item, "__module__", None) == module_name)
+        hint = did_you_mean(attribute, tuple(own), plural="it has")
         raise _error(spec, f"{module_name} has no attribute {attribute}", key_path, hint=hint) from None
 
 
@@ -192,8 +207,8 @@ def _config_error(spec: RunSpec, error: BaseException) -> SpecError:
     """An error that points at the config key the message speaks of, if it names one."""
     text = str(error)
     named = next((key for key in spec.model.config if f"'{key}'" in text or f"`{key}`" in text), None)
-    key_path: KeyPath = ("model", "config", named) if named else _model_key(spec)
-    return _error(spec, f"{spec.model.name} cannot be built from this config: {_brief(error)}", key_path)
+    key_path: KeyPath = ("model", "config", named) if named else model_key(spec)
+    return _error(spec, f"{spec.model.name} cannot be built from this config: {brief(error)}", key_path)
 
 
 def _build_factory(spec: RunSpec) -> torch.nn.Module:
@@ -203,7 +218,7 @@ def _build_factory(spec: RunSpec) -> torch.nn.Module:
     except PlannerError:
         raise
     except Exception as error:
-        raise _error(spec, f"{spec.model.name} raised {_brief(error)}", ("model", "factory")) from error
+        raise _error(spec, f"{spec.model.name} raised {brief(error)}", ("model", "factory")) from error
     if not isinstance(module, torch.nn.Module):
         raise _error(
             spec,
@@ -213,7 +228,7 @@ def _build_factory(spec: RunSpec) -> torch.nn.Module:
     return module
 
 
-def _model_key(spec: RunSpec) -> KeyPath:
+def model_key(spec: RunSpec) -> KeyPath:
     """The key that chose the model."""
     if spec.model.preset is not None:
         return ("model", "preset")
@@ -228,6 +243,7 @@ def build_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.Tens
         SpecError: the spec does not say enough to make them.
     """
     inputs = {item.name: _tensor(item.shape, item.dtype) for item in spec.inputs}
+    _check_arguments(spec, module)
     if not inputs:
         inputs = _default_inputs(spec, module)
     if spec.loss is None and spec.model.kind is ModelKind.TRANSFORMERS:
@@ -235,6 +251,20 @@ def build_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.Tens
         if labels is not None:
             inputs.setdefault("labels", labels)
     return inputs
+
+
+def _check_arguments(spec: RunSpec, module: torch.nn.Module) -> None:
+    """Refuse inputs that forward does not take, where its signature says so."""
+    try:
+        parameters = inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):  # compiled code may have none
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for item in spec.inputs:
+        if item.name not in parameters:
+            hint = did_you_mean(item.name, tuple(parameters), plural="it takes")
+            raise _error(spec, f"forward of {spec.model.name} has no such argument", ("inputs", item.name), hint=hint)
 
 
 def _default_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -252,14 +282,22 @@ def _default_inputs(spec: RunSpec, module: torch.nn.Module) -> dict[str, torch.T
             )
         _check_positions(spec, config, length)
         return {name: _tensor((batch, length), "int64")}
+    try:
+        return {name: _tensor((batch, *_sample_shape(name, config)), "float32")}
+    except (AttributeError, TypeError, ValueError):  # the config is in parts, or speaks of other things
+        hint = "give its shape under `inputs`"
+        raise _error(spec, f"{spec.model.name} takes {name}", ("batch",), hint=hint) from None
+
+
+def _sample_shape(name: str, config: Any) -> tuple[int, ...]:
+    """The shape of one picture or one recording, from the config's own sizes."""
     if name == "pixel_values":
         size = config.image_size if hasattr(config, "image_size") else 224
         height, width = size if isinstance(size, tuple | list) else (size, size)
-        return {name: _tensor((batch, config.num_channels, height, width), "float32")}
+        return config.num_channels, height, width
     if name == "input_features":
-        frames = config.max_source_positions * _FRAMES_PER_SOURCE_POSITION
-        return {name: _tensor((batch, config.num_mel_bins, frames), "float32")}
-    raise _error(spec, f"{spec.model.name} takes {name}", ("batch",), hint="give its shape under `inputs`")
+        return config.num_mel_bins, config.max_source_positions * _FRAMES_PER_SOURCE_POSITION
+    raise ValueError(name)
 
 
 def _check_positions(spec: RunSpec, config: Any, length: int) -> None:
@@ -278,7 +316,7 @@ def _labels(spec: RunSpec, module: torch.nn.Module, inputs: Mapping[str, torch.T
     """Integer labels if forward takes them: one per token for language models, one per sample otherwise."""
     if "labels" not in inspect.signature(module.forward).parameters:
         return None
-    first = next(iter(inputs.values()))
+    first = next((item for item in inputs.values() if item.dim()), torch.empty(1, device=META))
     batch = first.shape[0]
     is_per_token = any(part in spec.model.name for part in _PER_TOKEN)
     if not is_per_token:
@@ -294,10 +332,21 @@ def _labels(spec: RunSpec, module: torch.nn.Module, inputs: Mapping[str, torch.T
 def loss_function(spec: RunSpec) -> Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]:
     """A function from forward's output and the inputs to a scalar loss, as the spec chooses it."""
     if spec.loss is not None and spec.loss != "mean":
-        chosen = import_object(spec.loss, spec, ("loss",))
-        return lambda output, inputs: chosen(output, inputs)
+        return _chosen_loss(spec, spec.loss)
     wants_own = spec.loss is None
     return lambda output, inputs: default_loss(output, own=wants_own)
+
+
+def _chosen_loss(spec: RunSpec, name: str) -> Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]:
+    chosen = import_object(name, spec, ("loss",))
+
+    def loss(output: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        try:
+            return chosen(output, inputs)  # type: ignore[no-any-return]  # checked where it is used
+        except Exception as error:
+            raise _error(spec, f"{name} raised {brief(error)}", ("loss",)) from error
+
+    return loss
 
 
 def default_loss(output: Any, *, own: bool = True) -> torch.Tensor:
@@ -336,9 +385,22 @@ def _error(spec: RunSpec, message: str, key_path: KeyPath, *, hint: str | None =
     )
 
 
-def _brief(error: BaseException) -> str:
+def located(error: TraceError, spec: RunSpec) -> TraceError:
+    """The same error with the place in the spec that chose the model."""
+    place = _error(spec, "", model_key(spec))
+    line = "" if place.line is None else f":{place.line}"
+    return TraceError(
+        error.message, module_fqn=error.module_fqn, hint=error.hint, source=f"{place.path}{line}: {place.key}"
+    )
+
+
+def brief(error: BaseException) -> str:
     """The error in one line, with its second line if the first only introduces it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        text = str(error)
+    except Exception:  # an error of the model's own, with a mistake of its own
+        text = ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     return f"{type(error).__name__}: " + " ".join(lines[: 2 if lines[0].endswith(":") else 1])

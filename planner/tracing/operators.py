@@ -22,6 +22,10 @@ _EMPTY_OPS = frozenset(
 )
 # Our stand-ins for operators that exist only on the GPU have these names in a trace.
 _NAMESPACE_OF_STAND_INS = "planner_cuda"
+# Batch norm writes its running statistics in training, which its schema does not say.
+_BATCH_NORMS = frozenset({"aten.native_batch_norm", "aten.cudnn_batch_norm", "aten.miopen_batch_norm"})
+_STATISTICS = (3, 4)
+_IS_TRAINING = 5
 _UNCACHED = frozenset({"aten.empty", "aten.empty_strided"})  # nothing cheaper to answer them with
 
 
@@ -35,6 +39,7 @@ class Operator:
     is_seeded: bool
     is_functional: bool  # its schema neither writes to its arguments nor returns views of them
     written: tuple[tuple[int, str], ...]
+    statistics: tuple[int, ...]  # written, too, if the call says that it is training
     dropout: tuple[int, Any] | None  # position and default of `dropout_p`
     causal: tuple[int, Any] | None  # the same for `is_causal`
     flops: Callable[..., int] | None
@@ -58,10 +63,22 @@ def operator_of(func: Any) -> Operator:
             for i, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ),
+        statistics=_STATISTICS if base_name in _BATCH_NORMS else (),
         dropout=arguments.get("dropout_p"),
         causal=arguments.get("is_causal"),
-        flops=flop_registry.get(func.overloadpacket),
+        flops=_grouped_mm_flops if base_name == "aten._grouped_mm" else flop_registry.get(func.overloadpacket),
     )
+
+
+def _grouped_mm_flops(a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any) -> int:
+    """FLOPs of the products of all groups; torch has no formula for it.
+
+    Args:
+        a: M × K, or groups × M × K where the groups do not share one of the sizes.
+        b: K × N, or groups × K × N. Where both are matrices the groups divide K, and M, N or K elsewhere.
+    """
+    groups = a.size(0) if a.dim() == b.dim() == 3 else 1
+    return 2 * groups * a.size(-2) * a.size(-1) * b.size(-1)
 
 
 def tensors_in(items: Any) -> list[torch.Tensor]:
@@ -83,11 +100,18 @@ def _collect(item: Any, found: list[torch.Tensor]) -> None:
 
 
 def written_tensors(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors that the operator's schema says the call writes to."""
+    """The tensors that the call writes to."""
     found: list[torch.Tensor] = []
     for position, name in operator.written:
         _collect(args[position] if position < len(args) else kwargs.get(name), found)
+    for position in statistics_places(operator, args):
+        _collect(args[position], found)
     return found
+
+
+def statistics_places(operator: Operator, args: Sequence[Any]) -> tuple[int, ...]:
+    """The places of the running statistics that the call writes to: batch norm's, in training."""
+    return operator.statistics if operator.statistics and args[_IS_TRAINING] else ()
 
 
 def is_random(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):
 
     def _written(self, operator: Operator, args: Any, kwargs: Any) -> list[StorageLife]:
         """The storages the call writes to, each once."""
-        if not operator.written:
+        if not operator.written and not operator.statistics:
             return []
         lives = [self._storage(t, kind=StorageKind.CONSTANT) for t in written_tensors(operator, args, kwargs)]
         return list({life.index: life for life in lives}.values())

@@ -24,9 +24,12 @@ from planner.graph import (
 from planner.spec import AttentionKernel
 from planner.tracing.accumulation import merge_accumulations
 from planner.tracing.autocast import Autocast
+from planner.tracing.build import brief
 from planner.tracing.lowering import KernelLowering, Kernels
 from planner.tracing.recorder import Recorder
 from planner.tracing.steady import assumptions
+
+_GROUPED_PRODUCT = "aten._grouped_mm"
 
 LossFunction = Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]
 
@@ -105,8 +108,15 @@ def trace_step(
         module.zero_grad(set_to_none=True)
     del output, scalar
     merge_accumulations(recorder)
-    notes = [*settings.notes, *notes, *lowering.notes]
+    notes = [*settings.notes, *notes, *lowering.notes, *_routing_notes(recorder)]
     return _assemble(recorder, module, replace(settings, notes=tuple(notes)))
+
+
+def _routing_notes(recorder: Recorder) -> list[str]:
+    """What is assumed of a mixture of experts, whose routing depends on values."""
+    if not any(op.name.startswith(_GROUPED_PRODUCT) for op in recorder.ops):
+        return []
+    return ["experts are assumed to share the tokens evenly: sizes and FLOPs do not depend on it, times do"]
 
 
 def _named_tensors(inputs: Mapping[str, Any], positional: tuple[Any, ...]) -> dict[str, torch.Tensor]:
@@ -147,10 +157,9 @@ _LONGEST_MESSAGE = 240
 
 
 def _trace_error(error: Exception, module_fqn: str) -> TraceError:
-    lines = str(error).strip().splitlines()
-    text = lines[0].partition(". ")[0][:_LONGEST_MESSAGE] if lines else "no message"
+    text = brief(error).partition(". ")[0][:_LONGEST_MESSAGE]
     hint = next((hint for signs, hint in _HINTS if any(sign in text.lower() for sign in signs)), None)
-    return TraceError(f"{type(error).__name__}: {text}", module_fqn=module_fqn, hint=hint)
+    return TraceError(text, module_fqn=module_fqn, hint=hint)
 
 
 def _assemble(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) -> OpGraph:

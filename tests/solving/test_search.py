@@ -1,11 +1,17 @@
 """The solver against exhaustive search on random steps, and the promises made about budgets."""
 
+import signal
+import threading
+import time
+from typing import Any, cast
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.problem import Problem
 from planner.simulation.liveness import simulate
-from planner.solving.search import Limits, Status, lowest_peak, saved, solve
+from planner.solving.search import Limits, Status, _solve_interruptibly, lowest_peak, saved, solve
 from tests.problems import all_plans, problems, run_slowly
 from tests.simulation.test_liveness import chain, simulate_or_none
 
@@ -111,3 +117,32 @@ def test_a_known_plan_is_the_answer_when_time_is_out() -> None:
     assert 1.0 == solution.gap
     assert solution.timeline is not None
     assert simulate(problem, known).recompute_ns == solution.timeline.recompute_ns
+
+
+class SlowToStop:
+    """A solver that goes on for a while after it was told to stop, as CP-SAT does."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self.is_finished = False
+
+    def solve(self, _: object) -> int:
+        assert self.told.wait(10)
+        time.sleep(0.3)
+        self.is_finished = True
+        return 0
+
+    def stop_search(self) -> None:
+        self.told.set()
+
+
+def test_an_interrupt_waits_for_the_solver_to_stop() -> None:
+    solver: Any = SlowToStop()
+    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+
+    with pytest.raises(KeyboardInterrupt):
+        _solve_interruptibly(solver, cast(Any, None))
+
+    assert solver.is_finished
+    timer.join()

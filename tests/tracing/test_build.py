@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from planner import spec as specs
 from planner.errors import PlannerError, SpecError, TraceError
-from planner.graph import OpGraph, ops, saved_tensors, step_info
+from planner.graph import OpGraph, Phase, ops, saved_tensors, step_info
 from planner.spec import RunSpec
 from planner.tracing import trace_module, trace_spec
 
@@ -91,6 +91,36 @@ def test_padding_masks_a_model_makes_itself_are_assumed_to_mask_nothing() -> Non
     )
 
     assert "attention masks are assumed to mask no padding" in step_info(graph).notes
+
+
+def test_the_products_of_experts_are_counted() -> None:
+    """Each of 32 tokens goes to 2 experts: up to 2 × 16 features, and down from 16. Backward does twice that."""
+    config = {
+        "hidden_size": 32,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "vocab_size": 64,
+    }
+    model = {"transformers": "MixtralForCausalLM", "config": config}
+
+    graph = trace_spec(of(model, precision={"parameters": "bfloat16"}))
+
+    products = [op for op in ops(graph) if op.name == "aten._grouped_mm.default"]
+    forward = 2 * (32 * 2) * 32 * (2 * 16 + 16)
+    assert [forward, 2 * forward] == [sum(op.flops for op in products if op.phase is phase) for phase in Phase]
+
+
+def test_a_factory_may_be_an_attribute_of_a_class(write: Callable[..., Path]) -> None:
+    path = write(
+        "model: {factory: 'zoo:Zoo.build'}\ninputs: {input: {shape: [2, 4], dtype: float32}}\n",
+        zoo="import torch\nclass Zoo:\n    build = staticmethod(lambda: torch.nn.Linear(4, 4))\n",
+    )
+
+    assert 20 == step_info(trace_spec(specs.load(path))).parameters
 
 
 def test_the_unet_example_is_traced_with_the_mean_of_its_output_as_loss() -> None:
@@ -198,6 +228,13 @@ def test_a_factory_needs_its_inputs_described(write: Callable[..., Path]) -> Non
         trace_spec(specs.load(path))
 
 
+def test_a_model_whose_config_has_no_sizes_needs_its_inputs_described() -> None:
+    parts = {"encoder": {"model_type": "vit", "num_hidden_layers": 1}, "decoder": {"model_type": "gpt2", "n_layer": 1}}
+
+    with pytest.raises(SpecError, match="VisionEncoderDecoderModel takes pixel_values; give its shape under `inputs`"):
+        trace_spec(small("VisionEncoderDecoderModel", **parts))
+
+
 def test_a_sequence_longer_than_the_position_table_is_refused() -> None:
     spec = of({"preset": "gpt2"}, batch={"micro_batch": 1, "sequence_length": 1025})
 
@@ -279,6 +316,11 @@ def test_sparse_gradients_are_refused() -> None:
 def test_a_module_without_parameters_has_nothing_to_train() -> None:
     with pytest.raises(TraceError, match="ReLU has no parameters"):
         trace_module(nn.ReLU(), (torch.randn(2, 4),))
+
+
+def test_a_lazy_module_is_refused() -> None:
+    with pytest.raises(TraceError, match="weight of LazyLinear has no shape yet; give lazy modules their sizes"):
+        trace_module(nn.LazyLinear(4), (torch.randn(2, 4),))
 
 
 def test_a_missing_argument_asks_for_inputs() -> None:

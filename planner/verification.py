@@ -1,0 +1,244 @@
+"""`verify`: real steps without and with a plan, side by side."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+
+from planner.device import DeviceProfile, load_device
+from planner.errors import PlanMismatchError, SpecError
+from planner.plan import Plan
+from planner.planning import fingerprint, solve_graph
+from planner.runtime.handle import apply
+from planner.runtime.live import LiveRun, make_live
+from planner.runtime.measure import Memory, measure_peak, seconds
+from planner.solving.search import Limits
+from planner.spec import ModelKind, ParallelSpec, PrecisionSpec, RunSpec
+from planner.tracing import Kernels, trace_spec
+
+# A prediction that is further off than this does not pass.
+TOLERANCE = 0.02
+# Forwards that record the tape, before the steady state that is measured.
+_WARM_UP_STEPS = 2
+_LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers")
+_SEED = 0
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was predicted and what was measured. Times are medians; `notes` say what differs from the plan's own run."""
+
+    device: str
+    budget_bytes: int
+    predicted_peak_bytes: int
+    measured_peak_bytes: int
+    measured_reserved_bytes: int
+    baseline_peak_bytes: int
+    loss_equal: bool
+    gradients_equal: bool
+    first_difference: str
+    step_s: float
+    baseline_step_s: float
+    fallbacks: int
+    notes: tuple[str, ...]
+
+    @property
+    def prediction_error(self) -> float:
+        """(measured − predicted) / predicted peak."""
+        return (self.measured_peak_bytes - self.predicted_peak_bytes) / self.predicted_peak_bytes
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What does not hold, in words; empty when everything does."""
+        found = []
+        if not self.loss_equal:
+            found.append("the loss differs")
+        if not self.gradients_equal:
+            found.append(f"gradients differ, first in {self.first_difference}")
+        if self.measured_peak_bytes > self.budget_bytes:
+            found.append("the measured peak is over the budget")
+        if abs(self.prediction_error) > TOLERANCE:
+            found.append(f"the predicted peak is off by {self.prediction_error:+.1%}")
+        if self.fallbacks:
+            found.append(f"{self.fallbacks} forwards differed from the recorded one and kept everything")
+        return tuple(found)
+
+
+def verify(
+    spec: RunSpec,
+    plan: Plan,
+    *,
+    device: str = "cpu",
+    layers: int | None = None,
+    steps: int = 5,
+    report: Report = lambda _: None,
+) -> Verification:
+    """Run training steps of the spec's model without and with the plan and compare.
+
+    On CUDA the plan itself runs. A CPU dispatches other operators than those the plan names, so there the model is
+    traced again with the CPU's, and a plan is solved for the same budget relative to the baselines' peaks.
+
+    Args:
+        spec: the run the plan was made for.
+        plan: the plan.
+        device: "cpu" or "cuda".
+        layers: build the model with this many layers; the plan is then solved again.
+        steps: timed steps of each kind, taken in turns.
+        report: called with lines of progress.
+
+    Raises:
+        PlanMismatchError: the plan is for another model than the spec's.
+        SpecError: the spec cannot be run on this device.
+    """
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise SpecError("there is no CUDA device here", path=spec.path, key=None, hint="use --device cpu")
+    _check_plan(spec, plan)
+    notes: list[str] = []
+    run_spec = _runnable(spec, layers, notes)
+    if place.type == "cpu" or layers is not None or run_spec != spec:
+        plan = _solved_again(run_spec, plan, place, notes, report)
+    live = make_live(run_spec, place, seed=_SEED)
+    report(f"running {plan.model.name} on {device}")
+    if place.type == "cpu":
+        notes.append("oneDNN is off: its kernels allocate workspaces of their own, which a GPU run does not have")
+    with torch.backends.mkldnn.flags(enabled=place.type != "cpu"):
+        return _compare(live, plan, place, steps=steps, notes=tuple(notes))
+
+
+def _check_plan(spec: RunSpec, plan: Plan) -> None:
+    found = fingerprint(trace_spec(spec))
+    if found != plan.model.fingerprint:
+        raise PlanMismatchError(
+            f"the plan was made for another step than {spec.path} describes: the saved tensors differ "
+            f"({plan.model.name}, torch {plan.model.torch}); solve again"
+        )
+
+
+def _runnable(spec: RunSpec, layers: int | None, notes: list[str]) -> RunSpec:
+    """The spec as one process can run it: unsharded, in the dtype it computes in, with fewer layers if asked."""
+    if spec.parallel.fsdp > 1 or spec.precision.parameters != spec.precision.compute:
+        notes.append(f"runs in one process, parameters in {spec.precision.compute}, unsharded")
+        spec = replace(
+            spec,
+            parallel=ParallelSpec(fsdp=1),
+            precision=PrecisionSpec(parameters=spec.precision.compute, compute=spec.precision.compute),
+        )
+    if layers is None:
+        return spec
+    keys = [key for key in _LAYER_KEYS if key in spec.model.config]
+    if spec.model.kind is not ModelKind.TRANSFORMERS or not keys:
+        raise SpecError(
+            "the number of layers cannot be set",
+            path=spec.path,
+            key="model",
+            hint=f"leave out --layers; it needs one of {', '.join(_LAYER_KEYS)} in model.config",
+        )
+    notes.append(f"{layers} layers instead of {spec.model.config[keys[0]]}")
+    return replace(spec, model=replace(spec.model, config={**spec.model.config, keys[0]: layers}))
+
+
+def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[str], report: Report) -> Plan:
+    """A plan for the step as it runs here, at the budget that lies as far between the baselines' peaks."""
+    kernels = Kernels.CPU if place.type == "cpu" else Kernels.CUDA
+    graph = trace_spec(spec, kernels=kernels)
+    profile: DeviceProfile = load_device("h100-80gb")
+    lowest, highest = _span(plan)
+    share = min(1.0, max(0.0, (plan.budget_bytes - lowest) / max(1, highest - lowest)))
+    everything = solve_graph(graph, budget=_UNBOUNDED_BYTES, device=profile, limits=Limits()).plan
+    here_lowest, here_highest = _span(everything)
+    budget = here_lowest + round(share * (here_highest - here_lowest))
+    notes.append(
+        f"solved again for this run's own operators, at the same relative budget: {share:.0%} of the way from the "
+        "lowest baseline's peak to no checkpointing"
+    )
+    report(f"solving for {budget / 1e9:.3f} GB")
+    return solve_graph(graph, budget=budget, device=profile, limits=Limits(), report=report).plan
+
+
+_UNBOUNDED_BYTES = 2**62
+
+
+def _span(plan: Plan) -> tuple[int, int]:
+    """Lowest and highest peak among the baselines."""
+    peaks = [row.peak_bytes for row in plan.baselines]
+    return min(peaks), max(peaks)
+
+
+def _compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes: tuple[str, ...]) -> Verification:
+    loss, gradients = _gradients(live)
+    buffers = [buffer.clone() for buffer in live.module.buffers()]
+    applied = apply(live.module, plan)
+    try:
+        differences: list[str] = []
+        losses_equal = True
+        for _ in range(_WARM_UP_STEPS + 1):
+            for buffer, before in zip(live.module.buffers(), buffers, strict=True):
+                buffer.copy_(before)
+            planned_loss, planned = _gradients(live)
+            losses_equal &= torch.equal(loss, planned_loss)
+            differences += [name for name in gradients if not torch.equal(gradients[name], planned[name])]
+            del planned
+        fallbacks = applied.fallbacks
+    finally:
+        applied.remove()
+    del gradients
+    baseline_memory = _peak(live, place)
+    applied = apply(live.module, plan)
+    try:
+        for _ in range(_WARM_UP_STEPS):
+            live.step()
+        planned_memory = _peak(live, place)
+        fallbacks += applied.fallbacks
+    finally:
+        applied.remove()
+    step_s, baseline_step_s = _times(live, plan, place, steps)
+    return Verification(
+        device=str(place),
+        budget_bytes=plan.budget_bytes,
+        predicted_peak_bytes=plan.predicted.peak_bytes,
+        measured_peak_bytes=planned_memory.peak_bytes,
+        measured_reserved_bytes=planned_memory.reserved_bytes,
+        baseline_peak_bytes=baseline_memory.peak_bytes,
+        loss_equal=losses_equal,
+        gradients_equal=not differences,
+        first_difference=differences[0] if differences else "",
+        step_s=step_s,
+        baseline_step_s=baseline_step_s,
+        fallbacks=fallbacks,
+        notes=notes,
+    )
+
+
+def _gradients(live: LiveRun) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Loss and gradients of one step from the same seed; the model's gradients are cleared."""
+    torch.manual_seed(_SEED)
+    loss = live.forward_backward().clone()
+    found = {name: parameter.grad for name, parameter in live.module.named_parameters() if parameter.grad is not None}
+    live.module.zero_grad(set_to_none=True)
+    return loss, found
+
+
+def _peak(live: LiveRun, place: torch.device) -> Memory:
+    """Peak of a step once optimizer state exists."""
+    live.step()
+    return measure_peak(live.step, resident=live.resident(), device=place)
+
+
+def _times(live: LiveRun, plan: Plan, place: torch.device, steps: int) -> tuple[float, float]:
+    """Median seconds of a step with and without the plan, taken in turns so that drift hits both."""
+    planned, plain = [], []
+    applied = apply(live.module, plan)
+    try:
+        for _ in range(_WARM_UP_STEPS):
+            live.step()
+        for _ in range(steps):
+            planned.append(seconds(live.step, place))
+            with applied.paused():
+                plain.append(seconds(live.step, place))
+    finally:
+        applied.remove()
+    return median(planned), median(plain)

@@ -1,0 +1,89 @@
+"""`verify` against the CPU allocator: what was predicted is what happens, and the bits are the same."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import planner
+from planner.errors import PlanMismatchError, SpecError
+from planner.plan import Plan
+from planner.spec import RunSpec, from_mapping
+from planner.verification import verify
+
+pytest.importorskip("transformers")
+
+LLAMA = {
+    "transformers": "LlamaForCausalLM",
+    "config": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 128,
+    },
+}
+VIT = {
+    "transformers": "ViTForImageClassification",
+    "config": {
+        "hidden_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 3,
+        "intermediate_size": 96,
+        "image_size": 32,
+        "patch_size": 8,
+    },
+}
+
+
+def spec(model: dict[str, Any], **others: Any) -> RunSpec:
+    return from_mapping({"model": model, "batch": {"micro_batch": 16, "sequence_length": 64}, **others})
+
+
+def plan_between(run: RunSpec, share: float) -> Plan:
+    """A plan for a budget that lies `share` of the way from the lowest baseline's peak to the highest."""
+    graph = planner.trace(run)
+    peaks = [row.peak_bytes for row in planner.solve(graph, budget=2**60).plan.baselines]
+    return planner.solve(graph, budget=min(peaks) + round(share * (max(peaks) - min(peaks)))).plan
+
+
+@pytest.mark.parametrize("share", [0.6, 0.1])
+@pytest.mark.parametrize("model", [LLAMA, VIT], ids=["llama", "vit"])
+@pytest.mark.filterwarnings("ignore")
+def test_bits_are_equal_and_the_peak_is_the_predicted_one(model: dict[str, Any], share: float) -> None:
+    run = spec(model)
+
+    found = verify(run, plan_between(run, share), steps=1)
+
+    assert () == found.failures
+    assert found.measured_peak_bytes <= found.budget_bytes
+    assert found.measured_peak_bytes < found.baseline_peak_bytes
+    assert abs(found.prediction_error) < 0.001
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_plan_for_another_step_is_refused_before_anything_runs() -> None:
+    plan = plan_between(spec(LLAMA), 0.5)
+    other = from_mapping({"model": LLAMA, "batch": {"micro_batch": 8, "sequence_length": 64}})
+
+    with pytest.raises(PlanMismatchError, match="solve again"):
+        verify(other, plan, steps=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_cuda_device_verify_says_so() -> None:
+    run = spec(LLAMA)
+
+    with pytest.raises(SpecError, match="no CUDA device"):
+        verify(run, plan_between(run, 0.5), device="cuda")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fewer_layers_are_solved_again_and_noted() -> None:
+    run = spec(LLAMA)
+
+    found = verify(run, plan_between(run, 0.3), layers=1, steps=1)
+
+    assert () == found.failures
+    assert any("1 layers instead of 3" in note for note in found.notes)
