@@ -59,9 +59,7 @@ def plans(module: Any, batch: dict[str, torch.Tensor]) -> dict[str, Plan]:
             gap=1.0,
             wall_s=0.0,
         )
-        found[name] = make_plan(
-            graph, problem, solution, baselines(problem, graph), budget_bytes=2**60, device="cpu"
-        )
+        found[name] = make_plan(graph, problem, solution, baselines(problem, graph), budget_bytes=2**60, device="cpu")
     return found
 
 

@@ -246,11 +246,7 @@ def _written_static(graph: OpGraph) -> set[int]:
     A replay cannot rely on them: forward may overwrite them later, and so may the next forward before this backward.
     """
     written = {value.storage for value in values(graph) if value.version}
-    return {
-        value.index
-        for value in values(graph)
-        if _is_static(graph, value.index) and value.storage in written
-    }
+    return {value.index for value in values(graph) if _is_static(graph, value.index) and value.storage in written}
 
 
 def _needed_ops(

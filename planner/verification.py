@@ -7,10 +7,10 @@ from statistics import median
 import torch
 
 from planner.device import DeviceProfile, load_device
-from planner.errors import PlanMismatchError, SpecError
+from planner.errors import PlanMismatchError, ReplayError, SpecError
 from planner.plan import Plan
 from planner.planning import fingerprint, solve_graph
-from planner.runtime.handle import apply
+from planner.runtime.handle import AppliedPlan, apply
 from planner.runtime.live import LiveRun, make_live
 from planner.runtime.measure import Memory, measure_peak, seconds
 from planner.solving.search import Limits
@@ -19,8 +19,10 @@ from planner.tracing import Kernels, trace_spec
 
 # A prediction that is further off than this does not pass.
 TOLERANCE = 0.02
-# Forwards that record the tape, before the steady state that is measured.
-_WARM_UP_STEPS = 2
+# Forwards compared bit by bit: those that record the tape, and the first that run from it.
+_COMPARED_FORWARDS = 4
+# Steps after which the runtime must have stopped recording.
+_MAX_WARM_UP_STEPS = 8
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers")
 _SEED = 0
 
@@ -175,7 +177,7 @@ def _compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, note
     try:
         differences: list[str] = []
         losses_equal = True
-        for _ in range(_WARM_UP_STEPS + 1):
+        for _ in range(_COMPARED_FORWARDS):
             for buffer, before in zip(live.module.buffers(), buffers, strict=True):
                 buffer.copy_(before)
             planned_loss, planned = _gradients(live)
@@ -189,8 +191,7 @@ def _compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, note
     baseline_memory = _peak(live, place)
     applied = apply(live.module, plan)
     try:
-        for _ in range(_WARM_UP_STEPS):
-            live.step()
+        _settle(live, applied)
         planned_memory = _peak(live, place)
         fallbacks += applied.fallbacks
     finally:
@@ -213,6 +214,16 @@ def _compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, note
     )
 
 
+def _settle(live: LiveRun, applied: AppliedPlan) -> None:
+    """Step until a forward runs from the tape instead of being recorded."""
+    for _ in range(_MAX_WARM_UP_STEPS):
+        before = applied.recordings
+        live.step()
+        if applied.recordings == before:
+            return
+    raise ReplayError(f"after {_MAX_WARM_UP_STEPS} steps every forward still differs from the one before")
+
+
 def _gradients(live: LiveRun) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Loss and gradients of one step from the same seed; the model's gradients are cleared."""
     torch.manual_seed(_SEED)
@@ -233,8 +244,7 @@ def _times(live: LiveRun, plan: Plan, place: torch.device, steps: int) -> tuple[
     planned, plain = [], []
     applied = apply(live.module, plan)
     try:
-        for _ in range(_WARM_UP_STEPS):
-            live.step()
+        _settle(live, applied)
         for _ in range(steps):
             planned.append(seconds(live.step, place))
             with applied.paused():

@@ -96,6 +96,30 @@ def peaks(spec: str) -> dict[str, int]:
 # ---- what works
 
 
+def test_verify_runs_the_plan_and_finds_the_same_bits(spec: str) -> None:
+    limits = peaks(spec)
+    budget_bytes = (limits["no checkpointing"] + limits["every block"]) // 2
+    run("solve", spec, "--budget", f"{budget_bytes}B")
+
+    result = run("verify", spec, "model.plan.yaml", "--steps", "1", "--json")
+
+    found = json.loads(result.stdout)
+    assert 0 == result.exit_code, result.output
+    assert found["gradients_equal"]
+    assert found["loss_equal"]
+    assert found["measured_peak_bytes"] <= found["budget_bytes"]
+    assert found["measured_peak_bytes"] < found["baseline_peak_bytes"]
+    assert [] == found["failures"]
+
+
+def test_verify_refuses_a_plan_for_another_run(spec: str) -> None:
+    run("solve", spec, "--budget", "80GB")
+    write_spec(MODEL, more="inputs:\n  input: {shape: [256, 32], dtype: float32}\n")
+
+    assert "solve again" in refused("verify", "model.yaml", "model.plan.yaml")
+    assert "no.plan.yaml" in refused("verify", "model.yaml", "no.plan.yaml")
+
+
 def test_solve_writes_a_plan_that_fits_and_says_what_it_gives(spec: str) -> None:
     from planner.plan import load_plan
 

@@ -18,8 +18,7 @@ def verification_text(found: "Verification") -> str:
         rows.append(["reserved by the allocator", "", gigabytes(found.measured_reserved_bytes)])
     equality = [
         f"Loss        {'the same bits' if found.loss_equal else 'DIFFERS'}",
-        "Gradients   "
-        + ("the same bits" if found.gradients_equal else f"DIFFER, first in {found.first_difference}"),
+        "Gradients   " + ("the same bits" if found.gradients_equal else f"DIFFER, first in {found.first_difference}"),
         f"Predicted   peak {gigabytes(found.predicted_peak_bytes)}, off by {percent(abs(found.prediction_error))}; "
         f"budget {gigabytes(found.budget_bytes)}",
     ]

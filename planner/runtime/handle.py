@@ -271,6 +271,8 @@ def _check_plan(model: torch.nn.Module, plan: Plan) -> None:
     for fqn in (*(item.module_fqn for item in plan.decisions), *(item.module_fqn for item in plan.anchors)):
         if fqn not in known and fqn != OUTSIDE:
             raise PlanMismatchError(f"the plan speaks of module {fqn}, which the model does not have")
+    if plan.count(Retention.OFFLOAD):
+        raise PlanMismatchError("the plan offloads tensors to the host, which this version cannot do yet")
     for decision in plan.decisions:
         if decision.module_fqn == OUTSIDE and decision.retention is not Retention.SAVE:
             raise PlanMismatchError(

@@ -42,13 +42,13 @@ class LiveRun:
         return loss
 
     def resident(self) -> list[torch.Tensor]:
-        """What is alive between steps."""
+        """What is alive between steps; optimizers' step counters apart, which lie on the host in a GPU run."""
         states = [] if self.optimizer is None else self.optimizer.state.values()
         return [
             *self.module.parameters(),
             *self.module.buffers(),
             *self.inputs.values(),
-            *(item for state in states for item in state.values() if isinstance(item, torch.Tensor)),
+            *(item for state in states for item in state.values() if isinstance(item, torch.Tensor) and item.dim()),
         ]
 
 
