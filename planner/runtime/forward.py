@@ -115,8 +115,9 @@ class Subject:
         return ForwardState(lambda name: finders[name](), self.device, self.say, copies)
 
     def say_no_place(self, copies: HostCopies) -> None:
-        """Warn that something to offload stays on the device."""
-        self.say(f"tensors that the plan offloads stay on the device: {copies.reason}")
+        """Warn that something to offload stays on the device, if it is for want of memory."""
+        if copies.reason is not None:
+            self.say(f"tensors that the plan offloads stay on the device: {copies.reason}")
 
     def say(self, message: str) -> None:
         """Warn, once."""
@@ -188,7 +189,7 @@ class RecordedForward(Forward):
         if retention is Retention.RECOMPUTE:
             return Handle(self._state, packed.window, packed.where, self._recorder.digest(tensor))
         if retention is Retention.OFFLOAD and self._is_stored(packed, tensor):
-            return Handle(self._state, packed.window, packed.where)
+            return Handle(self._state, packed.window, packed.where, is_offloaded=True)
         if not packed.is_static:
             self._state.hold(packed.window.value, tensor)
         return Kept(tensor)
@@ -356,7 +357,10 @@ class ReplayableForward(Forward):
             return Handle(self._state, packed.window, packed.where)
         if self._program.is_offloaded[place]:
             if self._state.offload(packed.window.value, tensor):
-                return Handle(self._state, packed.window, packed.where)
+                return Handle(self._state, packed.window, packed.where, is_offloaded=True)
+            if self._copies.reason is None:
+                self._fall_back(place, tensor)
+                return Kept(tensor)
             self._subject.say_no_place(self._copies)
         if packed.window.value in self._program.sources:
             self._state.hold(packed.window.value, tensor)
@@ -399,7 +403,9 @@ class ReplayableForward(Forward):
         self._calls[fqn, side] += 1
         for place, tensor in enumerate(_tensors(tensors)):
             value = self._program.anchors.get(f"{fqn}:{call}:{side}:{place}")
-            if value is not None and value in self._program.sources - self._program.offloaded:
+            if value is None or value in self._program.offloaded:
+                continue
+            if value in self._program.sources:
                 self._state.hold(value, tensor)
 
     def finish(self, output: Any) -> None:
@@ -407,13 +413,11 @@ class ReplayableForward(Forward):
         if self._place < len(self._packed) and not self._is_off:
             self._fall_back(self._place, None)
         self._state.seal()
-        is_changed = self._program.is_dropped[: self._place] + self._program.is_offloaded[: self._place]
-        if any(is_changed) and not self._took_the_recorded_path(output):
+        if any(self._program.is_dropped[: self._place]) and not self._took_the_recorded_path(output):
             self._known.program = None
             self._state.fail(
                 "this forward took another path through the model than the ones recorded for the same kind of input, "
-                "after tensors had been dropped or offloaded: its gradients cannot be computed. Later forwards are "
-                "recorded anew"
+                "after tensors had been dropped: its gradients cannot be computed. Later forwards are recorded anew"
             )
 
     def _took_the_recorded_path(self, output: Any) -> bool:

@@ -173,8 +173,16 @@ class Streams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
-    """A value on the host; `copied` is when its copy out is done, None if it is."""
+    """A value on the host.
 
+    Attributes:
+        source: the storage it was copied from, while that lives.
+        version: of the source when it was copied.
+        copied: when the copy out is done; None if it is.
+    """
+
+    source: "weakref.ref[torch.UntypedStorage]"
+    version: int
     host: torch.Tensor
     device: torch.device
     is_pinned: bool
@@ -198,9 +206,15 @@ class _Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arriving:
-    """A value on its way back; `arrived` is when, None if it is there."""
+    """A value on its way back.
+
+    Attributes:
+        stream: that its memory belongs to; None on a CPU.
+        arrived: when it is there; None if it is.
+    """
 
     storage: torch.UntypedStorage
+    stream: Any
     arrived: Any
 
 
@@ -255,18 +269,26 @@ class HostCopies:
     # -- forward ---------------------------------------------------------------------------------------------
 
     def store(self, value: int, tensor: torch.Tensor) -> bool:
-        """Copy the whole storage behind a tensor to the host, once per value; whether there was place for it."""
-        if value in self._slots:
-            self._slots[value] = self._slots.pop(value)
-            return True
+        """Copy the whole storage behind a tensor to the host, once per value; whether it is there now."""
         storage = tensor.untyped_storage()
+        if value in self._slots:
+            self._slots[value] = slot = self._slots.pop(value)
+            # Otherwise this forward differs from the recorded one: there this was the same value.
+            return slot.source() is storage and slot.version == _version(tensor)
         size_bytes = storage.nbytes()
         place = self._place(size_bytes)
         if place is None:
             return False
         host, is_pinned = place
         copied = self._copy_out(value, tensor, host, is_pinned=is_pinned)
-        self._slots[value] = _Slot(host=host, device=storage.device, is_pinned=is_pinned, copied=copied)
+        self._slots[value] = _Slot(
+            source=weakref.ref(storage),
+            version=_version(tensor),
+            host=host,
+            device=storage.device,
+            is_pinned=is_pinned,
+            copied=copied,
+        )
         self._largest_bytes = max(self._largest_bytes, size_bytes)
         self._arena.enter(size_bytes)
         return True
@@ -355,7 +377,10 @@ class HostCopies:
         arriving = self._arriving.pop(value)
         self._arriving_bytes -= arriving.storage.nbytes()
         if arriving.arrived is not None:
-            torch.cuda.current_stream(arriving.storage.device).wait_event(arriving.arrived)
+            current = torch.cuda.current_stream(arriving.storage.device)
+            current.wait_event(arriving.arrived)
+            if current != arriving.stream:
+                _bytes_of(arriving.storage).record_stream(current)
         self._remove(value)
         self._fetch_ahead()
         return arriving.storage
@@ -377,18 +402,19 @@ class HostCopies:
         """Begin the copy back."""
         slot = self._slots[value]
         storage = torch.empty(slot.size_bytes, dtype=torch.uint8, device=slot.device).untyped_storage()
-        arrived = None
+        stream = arrived = None
         if slot.device.type != "cuda":
             _bytes_of(storage).copy_(slot.host)
         else:
             _, back = self._streams.of(slot.device)
+            stream = torch.cuda.current_stream(slot.device)
             # The memory may be in use until here by what the stream has still to do.
-            back.wait_stream(torch.cuda.current_stream(slot.device))
+            back.wait_stream(stream)
             back.wait_event(slot.copied)
             with torch.cuda.stream(back):
                 _bytes_of(storage).copy_(slot.host, non_blocking=slot.is_pinned)
                 arrived = back.record_event()
-        self._arriving[value] = _Arriving(storage=storage, arrived=arrived)
+        self._arriving[value] = _Arriving(storage=storage, stream=stream, arrived=arrived)
         self._arriving_bytes += slot.size_bytes
 
     def _fetch_ahead(self) -> None:

@@ -44,13 +44,22 @@ class Kept:
 class Handle:
     """What autograd holds in the place of a dropped or offloaded tensor; when it lets go, the state may let go, too."""
 
-    __slots__ = ("digest", "state", "where", "window")
+    __slots__ = ("digest", "is_offloaded", "state", "where", "window")
 
-    def __init__(self, state: "ForwardState", window: Window, where: str, digest: Digest | None = None) -> None:
+    def __init__(
+        self,
+        state: "ForwardState",
+        window: Window,
+        where: str,
+        digest: Digest | None = None,
+        *,
+        is_offloaded: bool = False,
+    ) -> None:
         self.state = state
         self.window = window
         self.where = where
         self.digest = digest
+        self.is_offloaded = is_offloaded
         state.handles[window.value] += 1
 
     def restore(self) -> torch.Tensor:
@@ -157,7 +166,8 @@ class ForwardState:
             ReplayError: it cannot be brought back as it was.
         """
         with self._lock:
-            if self._failure or self.program is None:
+            # What went to the host is what this forward saved, whatever it did besides.
+            if (self._failure and not handle.is_offloaded) or self.program is None:
                 raise ReplayError(self._failure or "backward runs inside forward, which is not supported")
             value = handle.window.value
             storage = self._storage(value)

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from planner.errors import HostMemoryError
+from planner.graph import OUTSIDE
 from planner.plan import Plan, Retention
 from planner.runtime.handle import AppliedPlan, apply
 from planner.runtime.measure import measure_peak, storage_bytes
 from planner.runtime.offload import Block, HostArena, HostCopies, Streams
 from tests.runtime.models import Case, build, difference, loss_of, run_step
-from tests.runtime.plans import Subject, keep_all, keep_some, plan_that_keeps, study
+from tests.runtime.plans import Subject, keep_all, keep_some, plan_that_keeps, recorded, study
 
 _FORWARDS = 5
 _CPU = torch.device("cpu")
@@ -31,7 +32,7 @@ def offload(plan: Plan, chosen: Callable[[], bool] = lambda: True) -> Plan:
         plan,
         decisions=tuple(
             replace(decision, retention=Retention.OFFLOAD)
-            if decision.module_fqn != "<outside>" and decision.retention is Retention.SAVE and chosen()
+            if decision.module_fqn != OUTSIDE and decision.retention is Retention.SAVE and chosen()
             else decision
             for decision in plan.decisions
         ),
@@ -125,6 +126,22 @@ def test_offloading_is_exact_alone_and_mixed_with_saving_and_recomputing(name: s
         assert 0 == handle.host.capacity_bytes
 
 
+def test_replays_start_from_what_is_on_the_host() -> None:
+    model, twin = net(), net()
+    plan = offload_all(study(model, {}, (batch(),)))
+    decisions = [
+        replace(decision, retention=Retention.RECOMPUTE) if decision.op == "aten.sin.default" else decision
+        for decision in plan.decisions
+    ]
+    handle = apply(model, replace(plan, decisions=tuple(decisions)))
+    for seed in range(4):
+        assert equal(step(twin, batch(seed)), step(model, batch(seed)))
+    assert _LAYERS - 1 <= handle.host.peak_bytes // _VALUE_BYTES <= _LAYERS + 1
+    (known,) = handle._known.values()
+    assert known.program is not None
+    assert known.program.sources & known.program.offloaded
+
+
 class Views(nn.Module):
     """Saves several windows onto one storage."""
 
@@ -215,19 +232,24 @@ def test_staging_bounds_what_comes_back_ahead() -> None:
 def test_what_was_packed_last_comes_back_first() -> None:
     arena = HostArena(_GENEROUS_BYTES, is_pinned=False)
     copies = HostCopies(arena, Streams(), staging_bytes=64, host_bytes=None)
-    for value in range(6):
-        assert copies.store(value, torch.full((8,), float(value)))
-    assert copies.store(0, torch.zeros(8))  # packed again
+    tensors = [torch.full((8,), float(value)) for value in range(6)]
+    for value, tensor in enumerate(tensors):
+        assert copies.store(value, tensor)
+    assert copies.store(0, tensors[0][2:])  # packed again
+    assert not copies.store(1, torch.ones(8))  # another tensor in its place
+    tensors[2].add_(1)
+    assert not copies.store(2, tensors[2])
+    assert copies.store(0, tensors[0])
     copies.settle()
-    assert [1, 2, 3, 4, 5, 0] == list(copies)
+    assert [3, 4, 5, 1, 2, 0] == list(copies)
 
     assert [0.0] * 8 == torch.empty(0).set_(copies.fetch(0)).tolist()
+    assert {1, 2} == set(copies._arriving)
+    copies.fetch(2)
+    assert {1, 5} == set(copies._arriving)
+    copies.drop(1)
+    copies.fetch(3)
     assert {4, 5} == set(copies._arriving)
-    copies.fetch(5)
-    assert {3, 4} == set(copies._arriving)
-    copies.drop(4)
-    copies.fetch(1)
-    assert {2, 3} == set(copies._arriving)
     del copies
     assert 0 == arena.held_bytes
 
@@ -250,7 +272,7 @@ def test_thirty_steps_do_not_grow() -> None:
     assert first == peak(model)
     assert capacity_bytes == handle.host.capacity_bytes
     gc.collect()
-    assert not [item for item in gc.get_objects() if isinstance(item, HostCopies)]
+    assert not [item for item in gc.get_objects() if type(item) is HostCopies]
 
 
 def test_a_forward_without_backward_leaves_nothing() -> None:
@@ -382,10 +404,10 @@ def _to_gpu(case: Case) -> Case:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["llama", "gpt2", "resnet"])
-def test_offloading_is_exact_on_a_gpu(name: str) -> None:
+def test_offloading_is_exact_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = _to_gpu(build(name))
     before = copy.deepcopy(case.model.state_dict())
-    torch.backends.cudnn.deterministic = True
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     expected = [run_step(case, seed) for seed in range(_FORWARDS)]
     case.model.load_state_dict(before)
     handle = apply(case.model, _gpu_plan(case))
@@ -396,8 +418,6 @@ def test_offloading_is_exact_on_a_gpu(name: str) -> None:
 
 def _gpu_plan(case: Case) -> Plan:
     """Everything offloaded, from a live forward: a trace for a CPU names other kernels."""
-    from tests.runtime.plans import recorded
-
     plan = recorded(case.model, **case.batch())
     return replace(plan, decisions=tuple(replace(decision, retention=Retention.OFFLOAD) for decision in plan.decisions))
 
