@@ -321,13 +321,13 @@ class HostCopies:
     def _copy_out(self, value: int, tensor: torch.Tensor, host: torch.Tensor, *, is_pinned: bool) -> Any:
         """Copy a tensor's storage; returns the event after it, None if it is done already."""
         storage = tensor.untyped_storage()
-        if storage.device.type != "cuda":
-            host.copy_(_bytes_of(storage))
+        if not has_streams(storage.device):
+            copy_bytes(host, _bytes_of(storage))
             return None
         out, _ = self._streams.of(storage.device)
         out.wait_stream(torch.cuda.current_stream(storage.device))
         with torch.cuda.stream(out):
-            host.copy_(_bytes_of(storage), non_blocking=is_pinned)
+            copy_bytes(host, _bytes_of(storage), non_blocking=is_pinned)
             copied = out.record_event()
         source = tensor.detach()  # shares the storage and its version, not the graph
         leaving = _Leaving(
@@ -403,8 +403,8 @@ class HostCopies:
         slot = self._slots[value]
         storage = torch.empty(slot.size_bytes, dtype=torch.uint8, device=slot.device).untyped_storage()
         stream = arrived = None
-        if slot.device.type != "cuda":
-            _bytes_of(storage).copy_(slot.host)
+        if not has_streams(slot.device):
+            copy_bytes(_bytes_of(storage), slot.host)
         else:
             _, back = self._streams.of(slot.device)
             stream = torch.cuda.current_stream(slot.device)
@@ -412,7 +412,7 @@ class HostCopies:
             back.wait_stream(stream)
             back.wait_event(slot.copied)
             with torch.cuda.stream(back):
-                _bytes_of(storage).copy_(slot.host, non_blocking=slot.is_pinned)
+                copy_bytes(_bytes_of(storage), slot.host, non_blocking=slot.is_pinned)
                 arrived = back.record_event()
         self._arriving[value] = _Arriving(storage=storage, stream=stream, arrived=arrived)
         self._arriving_bytes += slot.size_bytes
@@ -443,6 +443,16 @@ class HostCopies:
         if self._block is not None and self._is_settled and not self._slots:
             block, self._block = self._block, None
             self._arena.give_back(block)
+
+
+def has_streams(device: torch.device) -> bool:
+    """Whether copies run beside computation there."""
+    return device.type == "cuda"
+
+
+def copy_bytes(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> None:
+    """Copy on the current stream."""
+    target.copy_(source, non_blocking=non_blocking)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

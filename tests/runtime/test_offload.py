@@ -4,6 +4,7 @@ import copy
 import gc
 import random
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -392,6 +393,128 @@ def test_a_value_that_goes_over_what_was_recorded_is_refused() -> None:
     assert copies.store(0, torch.ones(256))
     assert not copies.store(1, torch.ones(1))
     assert copies.reason is not None
+
+
+# -- streams ------------------------------------------------------------------------------------------------------
+
+
+class LateStream:
+    """A copy stream that copies at the last moment that waits allow, and only if the memory is still there.
+
+    Computation is not on such a stream: it happens at once.
+    """
+
+    running: "list[LateStream]" = []  # noqa: RUF012
+
+    def __init__(self, *_: Any) -> None:
+        self.queue: list[Callable[[], None]] = []
+        self.done = 0
+
+    def run(self, until: int) -> None:
+        while self.done < until:
+            self.done += 1
+            self.queue[self.done - 1]()
+
+    def wait_stream(self, other: "LateStream") -> None:
+        assert not other.queue
+
+    def wait_event(self, event: "LateEvent") -> None:
+        if self is COMPUTE:
+            event.wait()
+        else:
+            self.queue.append(event.wait)
+
+    def record_event(self) -> "LateEvent":
+        return LateEvent(self, len(self.queue))
+
+    def __enter__(self) -> None:
+        self.running.append(self)
+
+    def __exit__(self, *_: Any) -> None:
+        self.running.pop()
+
+    def copy(self, target: Tensor, source: Tensor, *, non_blocking: bool = False) -> None:
+        places = [(weakref.ref(t.untyped_storage()), t.storage_offset(), t.numel()) for t in (target, source)]
+
+        def run() -> None:
+            storages = [reference() for reference, _, _ in places]
+            assert None not in storages, "memory was freed before a copy was done"
+            there, here = (
+                torch.empty(0, dtype=torch.uint8).set_(storage, offset, (numel,))  # type: ignore[call-overload]
+                for storage, (_, offset, numel) in zip(storages, places, strict=True)
+            )
+            there.copy_(here)
+
+        self.queue.append(run)
+
+
+class LateEvent:
+    def __init__(self, stream: LateStream, place: int) -> None:
+        self.wait = lambda: stream.run(place)
+
+    def query(self) -> bool:
+        return False
+
+
+COMPUTE = LateStream()
+
+
+@pytest.fixture
+def late_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU takes the part of the GPU."""
+    monkeypatch.setattr("planner.runtime.offload.has_streams", lambda _: True)
+    monkeypatch.setattr(
+        "planner.runtime.offload.copy_bytes", lambda *args, **kwargs: LateStream.running[-1].copy(*args, **kwargs)
+    )
+    monkeypatch.setattr(torch.cuda, "Stream", LateStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: COMPUTE)
+    # The allocator waits for the stream before it gives the memory to somebody else.
+    monkeypatch.setattr(Tensor, "record_stream", lambda _, stream: stream.run(len(stream.queue)))
+
+
+@pytest.mark.usefixtures("late_streams")
+@pytest.mark.parametrize("name", ["llama", "gpt2", "resnet"])
+def test_copies_that_run_as_late_as_they_may_are_exact(name: str) -> None:
+    case = build(name)
+    before = copy.deepcopy(case.model.state_dict())
+    expected = [run_step(case, seed) for seed in range(_FORWARDS)]
+    subject = study(case.model, case.batch())
+    for plan in (offload_all(subject), mixed(subject, 1)):
+        case.model.load_state_dict(before)
+        handle = apply(case.model, plan)
+        for seed in range(_FORWARDS):
+            assert not difference(expected[seed], run_step(case, seed)), f"forward {seed}"
+            assert 0 == handle.host.held_bytes
+        handle.remove()
+
+
+@pytest.mark.usefixtures("late_streams")
+def test_sources_are_given_back_while_forward_runs_and_all_of_them_at_its_end() -> None:
+    model = net()
+    handle = planned(model, staging_bytes=2 * _VALUE_BYTES)
+    kept = []
+
+    def watch(*_: Any) -> None:
+        kept.append(sum(item.size_bytes for item in handle._running[-1]._copies._leaving))  # type: ignore[attr-defined]
+
+    for layer in model.layers:  # type: ignore[union-attr]
+        layer.register_forward_hook(watch)
+    loss = model(batch())
+    assert [0, 2 * _VALUE_BYTES] == [min(kept), max(kept)]
+    copies = next(item for item in gc.get_objects() if type(item) is HostCopies)
+    assert not copies._leaving
+    loss.backward()
+
+
+@pytest.mark.usefixtures("late_streams")
+def test_what_is_written_to_while_it_is_copied_is_not_used() -> None:
+    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging_bytes=64, host_bytes=None)
+    tensor = torch.ones(8)
+    copies.store(0, tensor)
+    tensor.add_(1)
+    copies.settle()
+    assert copies.is_spoiled(0)
 
 
 # -- on a GPU -------------------------------------------------------------------------------------------------------
