@@ -219,8 +219,9 @@ def apply(
         model: the module whose forward the plan was made for.
         plan: a plan, or the path of a plan file.
         host_limit_bytes: the most host memory that offloaded tensors may have, those of all forwards in flight
-            together; half of the machine's if not given. One forward's is taken when the first one has been
-            recorded. If there is none left for another forward in flight, its tensors stay on the device.
+            together; half of the machine's if not given, so that several processes on one need a number. One
+            forward's is taken when the first one has been recorded; recorded forwards use ordinary memory. If
+            there is none left for another forward in flight, its tensors stay on the device.
         staging_bytes: the most that is on its way to the host at a time, and on its way back before backward
             asks for it; twice the largest offloaded storage if not given.
 
