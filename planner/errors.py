@@ -178,5 +178,20 @@ class PlanMismatchError(PlannerError):
     """A plan that does not belong to the model it is applied to; it names the first difference."""
 
 
+class HostMemoryError(PlannerError):
+    """Host memory for offloaded tensors that cannot be had.
+
+    Args:
+        message: The whole sentence for a person.
+        needed_bytes: What was asked for.
+        limit_bytes: What offloaded tensors may have; None if the system refused.
+    """
+
+    def __init__(self, message: str, *, needed_bytes: int, limit_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.limit_bytes = limit_bytes
+
+
 class ReplayError(PlannerError):
     """A dropped tensor that cannot be replayed, found before or during backward."""

@@ -16,15 +16,16 @@ from torch.utils.checkpoint import CheckpointFunction
 from planner.blocks import BlockIndex
 from planner.errors import PlanMismatchError
 from planner.graph import OUTSIDE, StorageKind
-from planner.plan import Decision, Plan
+from planner.plan import Decision, Plan, Retention
+from planner.runtime.offload import HostArena, HostCopies, Streams
 from planner.runtime.program import (
     Place,
     Program,
     boundary_of,
     decisions_by_place,
-    is_drop,
     make_program,
     names_read,
+    retention_of,
     without,
 )
 from planner.runtime.state import ForwardState, Handle, Kept
@@ -58,6 +59,7 @@ class Known:
         program: for forwards that are not recorded; None until two recordings agreed.
         recordings: since they last agreed.
         forwards: since the last recording.
+        host_bytes: what the program's forwards need on the host.
         adoptions: how often an attribute of the model changed and with it a number in the tape.
         steps: of the ops that were called with different numbers, whose results are saved.
         is_unsteady: no two recordings agree, so every forward is recorded.
@@ -67,6 +69,7 @@ class Known:
     program: Program | None = None
     recordings: int = 0
     forwards: int = 0
+    host_bytes: int = 0
     adoptions: int = 0
     steps: frozenset[int] = frozenset()
     is_unsteady: bool = False
@@ -77,6 +80,8 @@ class Subject:
     """A model and the plan at work on it.
 
     Attributes:
+        arena: host memory for what is offloaded.
+        staging_bytes: see `HostCopies`; None for a few of the largest values.
         is_proven: a forward has matched the plan, so that what does not match later is another kind of input.
         fallbacks: how many forwards kept everything from some tensor on.
     """
@@ -85,11 +90,14 @@ class Subject:
     plan: Plan
     watch: ModelWatch
     device: torch.device
+    arena: HostArena
+    staging_bytes: int | None = None
     is_proven: bool = False
     fallbacks: int = 0
     decisions: Mapping[Place, Decision] = field(init=False)
     boundaries: frozenset[str] = field(init=False)
     finders: Mapping[str, Callable[[], torch.Tensor]] = field(init=False)
+    _streams: Streams = field(default_factory=Streams)
     _said: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -97,10 +105,19 @@ class Subject:
         self.boundaries = frozenset(boundary_of(anchor) for anchor in self.plan.anchors)
         self.finders = self.watch.finders()
 
-    def new_state(self) -> ForwardState:
+    def new_copies(self, host_bytes: int | None) -> HostCopies:
+        """The host's part in a forward that begins; needs are known unless it is recorded."""
+        return HostCopies(self.arena, self._streams, staging_bytes=self.staging_bytes, host_bytes=host_bytes)
+
+    def new_state(self, copies: HostCopies) -> ForwardState:
         """The memory of a forward that begins."""
         finders = self.finders
-        return ForwardState(lambda name: finders[name](), self.device, self.say)
+        return ForwardState(lambda name: finders[name](), self.device, self.say, copies)
+
+    def say_no_place(self, copies: HostCopies) -> None:
+        """Warn that something to offload stays on the device, if it is for want of memory."""
+        if copies.reason is not None:
+            self.say(f"tensors that the plan offloads stay on the device: {copies.reason}")
 
     def say(self, message: str) -> None:
         """Warn, once."""
@@ -141,10 +158,12 @@ class RecordedForward(Forward):
         self._args = args
         self._inputs = inputs
         self._changed = changed  # attributes of the model, see `ModelWatch`
-        self._state = subject.new_state()
+        self._copies = subject.new_copies(None)
+        self._state = subject.new_state(self._copies)
         self._recorder = TapeRecorder(subject.model, inputs, is_sharded=bool(subject.watch.fsdp_units))
         self._anchors: dict[str, int] = {}
         self._dropped: list[bool] = []
+        self._offloaded: list[bool] = []
         self._calls: Counter[tuple[str, str]] = Counter()
         self._is_strict = subject.model.training and not subject.is_proven
         self._is_off = False
@@ -164,23 +183,40 @@ class RecordedForward(Forward):
 
     def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
         packed = self._recorder.note_packed(tensor)
-        is_dropped = not packed.is_static and not self._is_off and self._is_dropped(packed, tensor)
-        self._dropped.append(is_dropped)
-        if is_dropped:
+        retention = Retention.SAVE if packed.is_static or self._is_off else self._retention(packed, tensor)
+        self._dropped.append(retention is Retention.RECOMPUTE)
+        self._offloaded.append(retention is Retention.OFFLOAD)
+        if retention is Retention.RECOMPUTE:
             return Handle(self._state, packed.window, packed.where, self._recorder.digest(tensor))
+        if retention is Retention.OFFLOAD and self._is_stored(packed, tensor):
+            return Handle(self._state, packed.window, packed.where, is_offloaded=True)
         if not packed.is_static:
             self._state.hold(packed.window.value, tensor)
         return Kept(tensor)
 
-    def _is_dropped(self, packed: PackedTensor, tensor: torch.Tensor) -> bool:
+    def _is_stored(self, packed: PackedTensor, tensor: torch.Tensor) -> bool:
+        with self._recorder.paused():
+            is_stored = self._state.offload(packed.window.value, tensor)
+        if not is_stored:
+            if self._is_strict and self._copies.reason is not None:
+                raise self._copies.reason
+            self._subject.say_no_place(self._copies)
+        return is_stored
+
+    def _retention(self, packed: PackedTensor, tensor: torch.Tensor) -> Retention:
         place = (packed.module_fqn, packed.module_call, packed.ordinal)
         decision = self._subject.decisions.get(place)
         difference = _difference(decision, packed)
         if difference:
             self._mismatch(difference)
-            return False
+            return Retention.SAVE
         self._found.add(place)
-        return decision is not None and is_drop(decision) and type(tensor) is torch.Tensor
+        if type(tensor) is not torch.Tensor:
+            return Retention.SAVE
+        retention = retention_of(decision)
+        # What is on the host already stays there.
+        is_here = tensor.device.type == self._subject.device.type
+        return Retention.SAVE if retention is Retention.OFFLOAD and not is_here else retention
 
     def _mismatch(self, difference: str) -> None:
         if self._is_strict:
@@ -207,7 +243,10 @@ class RecordedForward(Forward):
         tape = self._recorder.tape(output, subject.watch.parameter_names())
         if self._is_strict:
             self._check_complete()
-        program = make_program(tape, self._dropped, self._anchors)
+        program = make_program(tape, self._dropped, self._anchors, self._offloaded)
+        if self._is_strict and self._copies.wanted_bytes:
+            # The next forwards need it: better refused now than later.
+            subject.arena.give_back(subject.arena.take(self._copies.wanted_bytes))
         if subject.watch.fsdp_units:
             self._check_units(tape)
         self._state.begin(program, self._inputs)
@@ -279,7 +318,8 @@ class RecordedForward(Forward):
         if known.program is None or changing or self._is_off:
             known.steps = steps
             dropped = without(tape, self._dropped, self._anchors, steps)
-            known.program = make_program(tape, dropped, self._anchors)
+            known.program = make_program(tape, dropped, self._anchors, self._offloaded)
+            known.host_bytes = self._copies.wanted_bytes
 
 
 class ReplayableForward(Forward):
@@ -297,7 +337,8 @@ class ReplayableForward(Forward):
         self._last_node = 0  # number of the autograd node that saved the first tensor not as recorded
         self._first_sequence = sequence_number()
         self._calls: Counter[tuple[str, str]] = Counter()
-        self._state = subject.new_state()
+        self._copies = subject.new_copies(known.host_bytes)
+        self._state = subject.new_state(self._copies)
         self._state.begin(program, inputs)
 
     def enter(self) -> None:
@@ -314,6 +355,13 @@ class ReplayableForward(Forward):
         packed = self._packed[place]
         if self._program.is_dropped[place]:
             return Handle(self._state, packed.window, packed.where)
+        if self._program.is_offloaded[place]:
+            if self._state.offload(packed.window.value, tensor):
+                return Handle(self._state, packed.window, packed.where, is_offloaded=True)
+            if self._copies.reason is None:
+                self._fall_back(place, tensor)
+                return Kept(tensor)
+            self._subject.say_no_place(self._copies)
         if packed.window.value in self._program.sources:
             self._state.hold(packed.window.value, tensor)
         return Kept(tensor, is_overwritten=self._program.is_overwritten[place])
@@ -355,7 +403,9 @@ class ReplayableForward(Forward):
         self._calls[fqn, side] += 1
         for place, tensor in enumerate(_tensors(tensors)):
             value = self._program.anchors.get(f"{fqn}:{call}:{side}:{place}")
-            if value is not None and value in self._program.sources:
+            if value is None or value in self._program.offloaded:
+                continue
+            if value in self._program.sources:
                 self._state.hold(value, tensor)
 
     def finish(self, output: Any) -> None:

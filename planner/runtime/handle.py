@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from planner.errors import PlanMismatchError, ReplayError
+from planner.errors import HostMemoryError, PlanMismatchError, ReplayError
 from planner.graph import OUTSIDE
 from planner.plan import Plan, Retention, load_plan
 from planner.runtime.forward import (
@@ -21,6 +21,7 @@ from planner.runtime.forward import (
     ReplayableForward,
     Subject,
 )
+from planner.runtime.offload import HostArena, default_limit_bytes
 from planner.runtime.watch import ModelWatch
 
 # How many input signatures keep their tape; the least recently used one goes first.
@@ -36,15 +37,18 @@ class AppliedPlan:
         plan: the plan.
         forwards: how many forwards with gradients ran under it.
         recordings: how many of them were recorded, which is slower.
+        host: the memory that offloaded tensors go to, and its ledger.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: Plan) -> None:
+    def __init__(self, model: torch.nn.Module, plan: Plan, *, host_limit_bytes: int, staging_bytes: int | None) -> None:
         self.plan = plan
         self.forwards = 0
         self.recordings = 0
         self._model = model
         self._is_paused = False
-        self._subject = Subject(model, plan, ModelWatch(model), _device_of(model))
+        device = _device_of(model)
+        self.host = HostArena(host_limit_bytes, is_pinned=device.type == "cuda")
+        self._subject = Subject(model, plan, ModelWatch(model), device, self.host, staging_bytes)
         self._known: OrderedDict[Hashable, Known] = OrderedDict()
         self._threads = threading.local()
         self._hooks = [
@@ -68,6 +72,7 @@ class AppliedPlan:
             hook.remove()
         self._hooks.clear()
         self._known.clear()
+        self.host.close()
         if self._model.__dict__.get("_compiled_call_impl") is self._call:
             del self._model.__dict__["_compiled_call_impl"]
         _APPLIED.pop(self._model, None)
@@ -94,7 +99,7 @@ class AppliedPlan:
         depth = len(running)
         try:
             return self._model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-        except (PlanMismatchError, ReplayError):
+        except (HostMemoryError, PlanMismatchError, ReplayError):
             if not self._subject.is_proven:
                 self._give_up(running[depth:])
             raise
@@ -191,7 +196,13 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-def apply(model: torch.nn.Module, plan: Plan | str | Path) -> AppliedPlan:
+def apply(
+    model: torch.nn.Module,
+    plan: Plan | str | Path,
+    *,
+    host_limit_bytes: int | None = None,
+    staging_bytes: int | None = None,
+) -> AppliedPlan:
     """Put a plan on a live model. Training goes on as before; `remove` takes the plan off.
 
     Parameters, buffers and state_dict keys are untouched. The plan acts on forwards with gradients enabled.
@@ -207,8 +218,16 @@ def apply(model: torch.nn.Module, plan: Plan | str | Path) -> AppliedPlan:
     Args:
         model: the module whose forward the plan was made for.
         plan: a plan, or the path of a plan file.
+        host_limit_bytes: the most host memory that offloaded tensors may have, those of all forwards in flight
+            together; half of the machine's if not given, so that several processes on one need a number. One
+            forward's is taken when the first one has been recorded; recorded forwards use ordinary memory. If
+            there is none left for another forward in flight, its tensors stay on the device.
+        staging_bytes: the most that is on its way to the host at a time, and on its way back before backward
+            asks for it; twice the largest offloaded storage if not given.
 
     Raises:
+        HostMemoryError: the plan offloads more than the limit; also raised from the first forward in
+            training mode, which knows exactly.
         PlanFileError: the file cannot be read.
         PlanMismatchError: the plan is for another model or another PyTorch, one is applied already, or the
             model is of a kind on which no plan works.
@@ -217,7 +236,9 @@ def apply(model: torch.nn.Module, plan: Plan | str | Path) -> AppliedPlan:
     _check_free(model)
     _check_kind(model)
     _check_plan(model, loaded)
-    applied = AppliedPlan(model, loaded)
+    limit_bytes = default_limit_bytes() if host_limit_bytes is None else host_limit_bytes
+    _check_host(loaded, limit_bytes)
+    applied = AppliedPlan(model, loaded, host_limit_bytes=limit_bytes, staging_bytes=staging_bytes)
     _APPLIED[model] = weakref.ref(applied)
     return applied
 
@@ -271,13 +292,22 @@ def _check_plan(model: torch.nn.Module, plan: Plan) -> None:
     for fqn in (*(item.module_fqn for item in plan.decisions), *(item.module_fqn for item in plan.anchors)):
         if fqn not in known and fqn != OUTSIDE:
             raise PlanMismatchError(f"the plan speaks of module {fqn}, which the model does not have")
-    if plan.count(Retention.OFFLOAD):
-        raise PlanMismatchError("the plan offloads tensors to the host, which this version cannot do yet")
     for decision in plan.decisions:
         if decision.module_fqn == OUTSIDE and decision.retention is not Retention.SAVE:
             raise PlanMismatchError(
                 f"the plan does not save {decision.op}, which is saved outside the model, where it cannot act"
             )
+
+
+def _check_host(plan: Plan, limit_bytes: int) -> None:
+    needed_bytes = plan.predicted.host_bytes
+    if needed_bytes > limit_bytes:
+        raise HostMemoryError(
+            f"the plan offloads {needed_bytes:,} bytes, over the limit of {limit_bytes:,}; raise host_limit_bytes, or "
+            "make a plan that offloads less",
+            needed_bytes=needed_bytes,
+            limit_bytes=limit_bytes,
+        )
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:

@@ -19,20 +19,24 @@ class Program:
     Attributes:
         tape: what forward does.
         is_dropped: per packed tensor, whether it is replayed instead of kept.
+        is_offloaded: per packed tensor, whether it goes to the host.
         is_overwritten: per packed tensor, whether forward later overwrites it, so that backward must not read it.
         producers: the replayed ops, by the values they make.
         readers: per value, how many replayed ops read it.
-        sources: the values that replays start from and that each forward has to hold.
+        sources: the values that replays start from and that each forward has to hold, on the host or here.
+        offloaded: the values that go to the host.
         statics: names of the parameters and buffers that replays read, in order.
         anchors: value by module boundary, for values held only as starting points.
     """
 
     tape: Tape
     is_dropped: tuple[bool, ...]
+    is_offloaded: tuple[bool, ...]
     is_overwritten: tuple[bool, ...]
     producers: Mapping[int, TapeOp]
     readers: Mapping[int, int]
     sources: frozenset[int]
+    offloaded: frozenset[int]
     statics: tuple[str, ...]
     anchors: Mapping[str, int]
 
@@ -47,19 +51,23 @@ def boundary_of(anchor: Anchor) -> str:
     return f"{anchor.module_fqn}:{anchor.module_call}:{anchor.side}:{anchor.position}"
 
 
-def make_program(tape: Tape, is_dropped: Sequence[bool], anchors: Mapping[str, int]) -> Program:
-    """The program that drops the given packed tensors.
+def make_program(
+    tape: Tape, is_dropped: Sequence[bool], anchors: Mapping[str, int], is_offloaded: Sequence[bool] = ()
+) -> Program:
+    """The program that drops and offloads the given packed tensors.
 
     Args:
         tape: what forward did.
         is_dropped: per packed tensor.
         anchors: value by module boundary, for values that are held besides.
+        is_offloaded: per packed tensor; none if empty.
 
     Raises:
         ReplayError: a dropped tensor cannot be replayed from what remains; names it and the op in the way.
     """
     dropped = _dropped_values(tape, is_dropped)
-    held = _held_values(tape, is_dropped, anchors)
+    offloaded = _offloaded_values(tape, is_offloaded)
+    held = _held_values(tape, is_dropped, anchors) | offloaded
     producers = _producers(tape)
     replayed: dict[int, TapeOp] = {}
     for value in dropped:
@@ -69,6 +77,11 @@ def make_program(tape: Tape, is_dropped: Sequence[bool], anchors: Mapping[str, i
     return Program(
         tape=tape,
         is_dropped=tuple(is_dropped),
+        is_offloaded=tuple(
+            packed.window.value in offloaded and flag for packed, flag in zip(tape.packed, is_offloaded, strict=True)
+        )
+        if is_offloaded
+        else (False,) * len(tape.packed),
         is_overwritten=tuple(
             not packed.is_static and tape.last_versions[packed.window.value] != packed.window.value
             for packed in tape.packed
@@ -76,6 +89,7 @@ def make_program(tape: Tape, is_dropped: Sequence[bool], anchors: Mapping[str, i
         producers={value: op for op in replayed.values() for value in made_by(op) if value not in held},
         readers=readers,
         sources=frozenset(held & {*readers, *dropped}),
+        offloaded=offloaded,
         statics=tuple(sorted({tape.static_names[value] for value in readers if value in tape.static_names})),
         anchors=dict(anchors),
     )
@@ -98,6 +112,12 @@ def without(tape: Tape, is_dropped: Sequence[bool], anchors: Mapping[str, int], 
 def _dropped_values(tape: Tape, is_dropped: Sequence[bool]) -> dict[int, None]:
     """In order."""
     return {packed.window.value: None for packed, dropped in zip(tape.packed, is_dropped, strict=True) if dropped}
+
+
+def _offloaded_values(tape: Tape, is_offloaded: Sequence[bool]) -> frozenset[int]:
+    """Less those that forward overwrites later, which backward must not read."""
+    values = {packed.window.value for packed, flag in zip(tape.packed, is_offloaded, strict=bool(is_offloaded)) if flag}
+    return frozenset(value for value in values if tape.last_versions[value] == value)
 
 
 def names_read(
@@ -178,6 +198,6 @@ def decisions_by_place(decisions: Sequence[Decision]) -> Mapping[Place, Decision
     return {place_of(decision): decision for decision in decisions}
 
 
-def is_drop(decision: Decision) -> bool:
-    """Whether the tensor is to be replayed."""
-    return decision.retention is Retention.RECOMPUTE
+def retention_of(decision: Decision | None) -> Retention:
+    """What is to happen to the tensor; without a decision it is kept."""
+    return Retention.SAVE if decision is None else decision.retention

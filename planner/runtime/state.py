@@ -1,4 +1,4 @@
-"""What one forward holds for its backward: kept tensors, handles of dropped ones, and their replay."""
+"""What one forward holds for its backward: kept tensors, handles of dropped and of offloaded ones, and their replay."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from planner.errors import ReplayError
+from planner.runtime.offload import HostCopies
 from planner.runtime.program import Program, made_by
 from planner.runtime.tape import Digest, Literal, TapeOp, Window, digest_of
 from planner.tracing.operators import tensors_in
@@ -41,19 +42,28 @@ class Kept:
 
 
 class Handle:
-    """What autograd holds in a dropped tensor's place; when autograd lets go of it, the state may let go, too."""
+    """What autograd holds in the place of a dropped or offloaded tensor; when it lets go, the state may let go, too."""
 
-    __slots__ = ("digest", "state", "where", "window")
+    __slots__ = ("digest", "is_offloaded", "state", "where", "window")
 
-    def __init__(self, state: "ForwardState", window: Window, where: str, digest: Digest | None = None) -> None:
+    def __init__(
+        self,
+        state: "ForwardState",
+        window: Window,
+        where: str,
+        digest: Digest | None = None,
+        *,
+        is_offloaded: bool = False,
+    ) -> None:
         self.state = state
         self.window = window
         self.where = where
         self.digest = digest
+        self.is_offloaded = is_offloaded
         state.handles[window.value] += 1
 
     def restore(self) -> torch.Tensor:
-        """The tensor, by replay if it is not at hand.
+        """The tensor, from the host or by replay if it is not at hand.
 
         Raises:
             ReplayError: it cannot be brought back as it was.
@@ -79,17 +89,22 @@ class ForwardState:
         resolve: the parameter or buffer of a name, as it is now.
         device: where the model computes.
         warn: told of what is not wrong but not exact either.
+        copies: what this forward has on the host.
 
     Attributes:
-        handles: per value, how many dropped tensors lie on it and are still held by autograd.
+        handles: per value, how many dropped or offloaded tensors lie on it and are still held by autograd.
     """
 
-    def __init__(self, resolve: Callable[[str], torch.Tensor], device: torch.device, warn: Warn) -> None:
+    def __init__(
+        self, resolve: Callable[[str], torch.Tensor], device: torch.device, warn: Warn, copies: HostCopies
+    ) -> None:
         self.handles: Counter[int] = Counter()
         self.program: Program | None = None
         self._resolve = resolve
         self._device = device
         self._warn = warn
+        self._copies = copies
+        self._is_sealed = False
         self._sources: dict[int, _Source] = {}
         self._made: dict[int, torch.UntypedStorage] = {}
         self._readers: dict[int, int] = {}
@@ -105,7 +120,11 @@ class ForwardState:
         """Set what will be asked for, and keep what replays start from."""
         self.program = program
         self._readers = dict(program.readers)
-        self._sources = {value: source for value, source in self._sources.items() if value in program.sources}
+        self._sources = {
+            value: source
+            for value, source in self._sources.items()
+            if value in program.sources and value not in self._copies
+        }
         for value, place in program.tape.input_places.items():
             self._starts[value] = int(inputs[place].storage_offset())
         for value, tensor in zip(program.tape.input_values, inputs, strict=True):
@@ -116,9 +135,21 @@ class ForwardState:
         """Keep a value for replays to start from."""
         self._sources[value] = _source(tensor)
 
+    def offload(self, value: int, tensor: torch.Tensor) -> bool:
+        """Put a value on the host; whether there was place for it."""
+        with self._lock:
+            return self._copies.store(value, tensor)
+
     def seal(self) -> None:
-        """Note the parameters and buffers as they are now that forward has ended."""
+        """Note the parameters and buffers as they are now that forward has ended, and let go of what went to the
+        host for nothing.
+        """
         assert self.program is not None
+        with self._lock:
+            self._copies.settle()
+            self._is_sealed = True
+            for value in self._copies:
+                self._let_go(value)
         for name in self.program.statics:
             self._statics[name] = _source(self._resolve(name))
 
@@ -129,13 +160,14 @@ class ForwardState:
     # -- backward --------------------------------------------------------------------------------------------
 
     def restore(self, handle: Handle) -> torch.Tensor:
-        """The dropped tensor behind a handle.
+        """The dropped or offloaded tensor behind a handle.
 
         Raises:
             ReplayError: it cannot be brought back as it was.
         """
         with self._lock:
-            if self._failure or self.program is None:
+            # What went to the host is what this forward saved, whatever it did besides.
+            if (self._failure and not handle.is_offloaded) or self.program is None:
                 raise ReplayError(self._failure or "backward runs inside forward, which is not supported")
             value = handle.window.value
             storage = self._storage(value)
@@ -173,6 +205,8 @@ class ForwardState:
         made = self._made.get(value)
         if made is not None:
             return made
+        if value in self._copies:
+            return self._fetched(value)
         source = self._sources.get(value)
         if source is None:
             assert self.program is not None
@@ -184,6 +218,14 @@ class ForwardState:
                 "between forward and backward"
             )
         return source.tensor.untyped_storage()
+
+    def _fetched(self, value: int) -> torch.UntypedStorage:
+        """The value from the host; from now on it is here."""
+        assert self.program is not None
+        if value not in self.program.offloaded or self._copies.is_spoiled(value):
+            raise ReplayError("an offloaded tensor was modified in place after forward saved it")
+        self._made[value] = storage = self._copies.fetch(value)
+        return storage
 
     def _static(self, name: str) -> torch.Tensor:
         tensor, then = self._resolve(name), self._statics.get(name)
@@ -198,6 +240,8 @@ class ForwardState:
         if self.program is not None and not self._is_wanted(value):
             self._made.pop(value, None)
             self._sources.pop(value, None)
+            if self._is_sealed:  # until then it may be saved again
+                self._copies.drop(value)
 
     # -- replay ----------------------------------------------------------------------------------------------
 

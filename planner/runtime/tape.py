@@ -7,6 +7,7 @@ storages, views need no replay.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,11 +246,8 @@ class TapeRecorder(Recorder):  # type: ignore[no-untyped-call]
         is_number = life.kind is StorageKind.CONSTANT and tensor.numel() == 1 and tensor.device.type == "cpu"
         if not is_number or type(tensor) is not torch.Tensor or life.size_bytes > _MAX_NUMBER_BYTES:
             return window
-        self._is_paused = True
-        try:
+        with self.paused():
             return Literal(tensor.item(), window.shape, window.dtype)
-        finally:
-            self._is_paused = False
 
     def note_packed(self, tensor: torch.Tensor) -> PackedTensor:
         """Record a tensor that autograd packs now, without keeping it."""
@@ -271,9 +269,15 @@ class TapeRecorder(Recorder):  # type: ignore[no-untyped-call]
 
     def digest(self, tensor: torch.Tensor) -> "Digest | None":
         """The tensor's digest; taking it is no part of the tape."""
+        with self.paused():
+            return digest_of(tensor)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While active, what runs is no part of the tape."""
         self._is_paused = True
         try:
-            return digest_of(tensor)
+            yield
         finally:
             self._is_paused = False
 
