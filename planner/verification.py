@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import torch
 
-from planner.device import DeviceProfile, load_device
+from planner.device import load_device
 from planner.errors import PlanMismatchError, ReplayError, SpecError
 from planner.plan import Plan
 from planner.planning import fingerprint, solve_graph
@@ -25,6 +26,7 @@ _COMPARED_FORWARDS = 4
 _MAX_WARM_UP_STEPS = 8
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers")
 _SEED = 0
+_UNBOUNDED_BYTES = 2**62  # a budget that everything fits
 
 Report = Callable[[str], None]
 
@@ -147,7 +149,7 @@ def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[st
     """A plan for the step as it runs here, at the budget that lies as far between the baselines' peaks."""
     kernels = Kernels.CPU if place.type == "cpu" else Kernels.CUDA
     graph = trace_spec(spec, kernels=kernels)
-    profile: DeviceProfile = load_device("h100-80gb")
+    profile = load_device(spec.device, directory=Path(spec.path).parent)
     lowest, highest = _span(plan)
     share = min(1.0, max(0.0, (plan.budget_bytes - lowest) / max(1, highest - lowest)))
     everything = solve_graph(graph, budget=_UNBOUNDED_BYTES, device=profile, limits=Limits()).plan
@@ -159,9 +161,6 @@ def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[st
     )
     report(f"solving for {budget / 1e9:.3f} GB")
     return solve_graph(graph, budget=budget, device=profile, limits=Limits(), report=report).plan
-
-
-_UNBOUNDED_BYTES = 2**62
 
 
 def _span(plan: Plan) -> tuple[int, int]:
