@@ -9,12 +9,15 @@ import json
 import logging
 import math
 import os
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,6 +46,9 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except PlannerError as error:
+            if _is_interrupt(error):
+                _say(_INTERRUPTED)
+                ctx.exit(_INTERRUPTED_STATUS)
             _say(f"error: {error}")
             ctx.exit(error.exit_status)
         except KeyboardInterrupt:
@@ -144,7 +150,7 @@ def solve(
     run = _load(spec)
     profile = _device(run, device)
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
-    with needs("planner solve"):
+    with _imports("planner solve"):
         from planner.plan import check_writable, format_plan, write_plan
         from planner.planning import solve_graph
         from planner.reporting import documents, summary, text
@@ -200,7 +206,7 @@ def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: 
       planner trace model.yaml --graph step.json --json
     """
     run = _load(spec)
-    with needs("planner trace"):
+    with _imports("planner trace"):
         from planner.graph import to_node_link
         from planner.plan import check_writable, write_whole
         from planner.reporting import documents, summary, text
@@ -252,7 +258,7 @@ def verify(
 
     plan = load_plan(plan_file)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler prints a line at each start and stop
-    with needs("planner verify"), _calm(verbose):
+    with _imports("planner verify"), _calm(verbose):
         from planner.reporting.verification import verification_document, verification_text
         from planner.verification import verify as run_verification
     with _calm(verbose), _no_exit(run):
@@ -344,7 +350,7 @@ def _device(run: "RunSpec", chosen: str | None) -> "DeviceProfile":
 def _trace(run: "RunSpec", *, report: Report, verbose: bool) -> "tuple[OpGraph, float]":
     """The op graph of the run and the seconds it took, imports of torch and the model's library included."""
     started = time.perf_counter()
-    with needs("tracing a model"), _calm(verbose):
+    with _imports("tracing a model"), _calm(verbose):
         from planner.tracing import trace_spec
     with _calm(verbose), _no_exit(run):
         graph = trace_spec(run)
@@ -360,6 +366,38 @@ def _advice(
 
     with _calm(verbose), _no_exit(run):
         return ways_out(run, budget_bytes=error.budget_bytes, device=profile, report=report)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether an error is what other code made of an interrupt: compiled modules turn it into an ImportError."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+@contextmanager
+def _imports(feature: str) -> Iterator[None]:
+    """Around imports of an extra: one that is absent is named, and an interrupt ends the process there and then.
+
+    An exception would not do: raised while a compiled module loads, it comes out as an ImportError that has
+    lost its cause. Nothing is open yet that ending could leave half done.
+    """
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        _say(_INTERRUPTED)
+        os._exit(_INTERRUPTED_STATUS)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        with needs(feature):
+            yield
+        return
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        with needs(feature):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
