@@ -6,14 +6,14 @@ Legend
     x[o,s]  op o has been replayed by the end of unpack step s
     b[t]    bytes of tensor t;  c[o] nanoseconds of op o
 
-Objective
-    minimize  Σ c[o]·y[o]          (or, without a budget, the largest memory at any given moment)
+Objective, chosen by the caller
+    minimize  Σ c[o]·y[o]          or the largest memory at the given moments, or a sum of prices
 
 Constraints
     [Produce]  a saved tensor that is not kept is replayed:               y[producer(t)] ≥ 1 − k[t]
     [Inputs]   a replayed op finds its inputs kept or replayed:           y[producer(t)] ≥ y[o] − k[t]
     [Only if]  nothing is replayed that is not needed
-    [Memory]   at each *moment* given:                                    base + kept alive + replayed alive ≤ budget
+    [Memory]   at each *moment* given:                                    base + kept alive + replayed alive ≤ limit
 
 Memory is exact at the moments that are in the model, and the model holds only some of them: `search` adds those that
 the simulation finds over budget. Leaving moments out only relaxes the problem, so the bound stays valid.
@@ -63,24 +63,16 @@ def replay_windows(problem: Problem) -> Windows:
 
 
 class RetentionModel:
-    """A CP-SAT model under construction; `planner.solving.search` drives it.
+    """A CP-SAT model under construction: its caller adds moments and sets the objective.
 
     Args:
         problem: the step.
         windows: of the same problem.
-        budget_bytes: the limit at every moment; None makes the limit itself what is minimized.
         is_strict: with [Only if] for y too. Where replays cost it is rarely needed: a replay that does not happen
             would have to pay for itself.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        windows: Windows,
-        *,
-        budget_bytes: int | None,
-        is_strict: bool = False,
-    ) -> None:
+    def __init__(self, problem: Problem, windows: Windows, *, is_strict: bool = False) -> None:
         self.problem = problem
         self.cp = cp_model.CpModel()
         self._windows = windows
@@ -91,12 +83,19 @@ class RetentionModel:
         self._running: dict[tuple[int, int], Literal] = {}
         self._unpack_steps = sorted({unpack for t in problem.tensors for unpack, _ in t.uses})
         self._add_production()
-        if budget_bytes is None:
-            self._budget_bytes = self.cp.new_int_var(0, _largest_peak(problem), "peak")
-            self.cp.minimize(self._budget_bytes)
-        else:
-            self._budget_bytes = budget_bytes
-            self.cp.minimize(sum(op.cost_ns * self._replay[op.index] for op in problem.ops))
+
+    @property
+    def replay_ns(self) -> Any:
+        """Σ c[o]·y[o]."""
+        return sum(op.cost_ns * self._replay[op.index] for op in self.problem.ops)
+
+    def keep(self, tensor: int) -> Literal:
+        """k[t]."""
+        return self._keep[tensor]
+
+    def largest_peak(self) -> Any:
+        """A variable in bytes that can hold any peak."""
+        return self.cp.new_int_var(0, _largest_peak(self.problem), "peak")
 
     def kept(self, solver: cp_model.CpSolver) -> frozenset[int]:
         """The tensors the solution keeps."""
@@ -201,8 +200,8 @@ class RetentionModel:
         self._implies(lack, *demands)
         return lack
 
-    def add_moment(self, point: Point) -> None:
-        """[Memory] for one moment: base + Σ b[t]·(t alive there) ≤ budget."""
+    def add_moment(self, point: Point, limit_bytes: Any) -> None:
+        """[Memory] for one moment: base + Σ b[t]·(t alive there) ≤ limit, a number or an expression."""
         step = point.step
         base_bytes = self.problem.base_bytes[step]
         terms: list[tuple[int, Literal]] = []
@@ -211,12 +210,12 @@ class RetentionModel:
                 if tensor.free_step <= step:
                     terms.append((tensor.size_bytes, self._keep[tensor.index]))
             else:
-                terms += [(tensor.size_bytes, literal) for literal in self._alive(tensor, point)]
+                terms += [(tensor.size_bytes, literal) for literal in self.alive(tensor, point)]
         if point.replay is not None:
             terms.append((self.problem.ops[point.replay].scratch_bytes, self._runs(point.replay, step)))
-        self.cp.add(base_bytes + sum(size * literal for size, literal in terms) <= self._budget_bytes)
+        self.cp.add(base_bytes + sum(size * literal for size, literal in terms) <= limit_bytes)
 
-    def _alive(self, tensor: Tensor, point: Point) -> list[Literal]:
+    def alive(self, tensor: Tensor, point: Point) -> list[Literal]:
         """Literals of which as many are true as copies of the tensor are alive: kept, replayed, being replayed."""
         keep = self._keep[tensor.index] if tensor.free_step <= point.step else 0
         is_running = point.replay is not None and tensor.producer == point.replay

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from ortools.sat.python import cp_model
 
@@ -109,9 +110,10 @@ def solve(
     windows = replay_windows(problem)
     is_strict = False
     while not is_infeasible and not _is_proven(best, bound_ns, limits) and deadline > time.monotonic():
-        model = RetentionModel(problem, windows, budget_bytes=budget_bytes, is_strict=is_strict)
+        model = RetentionModel(problem, windows, is_strict=is_strict)
+        model.cp.minimize(model.replay_ns)
         solver = _solver(limits, deadline)
-        status = _run(model, solver, best)
+        status = _run(model, solver, best, budget_bytes)
         if status == cp_model.INFEASIBLE:
             is_infeasible = best.timeline is None
             break
@@ -147,16 +149,19 @@ def lowest_peak(problem: Problem, *, limits: Limits, known: Iterable[frozenset[i
         _add_violations(best.moments, simulate(problem, kept), bound_bytes)
     windows = replay_windows(problem)
     while bound_bytes < best.timeline.peak_bytes and deadline > time.monotonic():
-        model = RetentionModel(problem, windows, budget_bytes=None, is_strict=True)
+        model = RetentionModel(problem, windows, is_strict=True)
+        peak_bytes = model.largest_peak()
+        model.cp.minimize(peak_bytes)
         solver = _solver(limits, deadline)
-        if _run(model, solver, best) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if _run(model, solver, best, peak_bytes) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             break
         bound_bytes = max(bound_bytes, round(solver.best_objective_bound))
         kept = model.kept(solver)
         timeline = simulate(problem, kept)
         best.offer(kept, timeline)
-        is_new = _add_violations(best.moments, timeline, round(solver.objective_value))
-        if not is_new and timeline.peak_bytes > solver.objective_value:
+        reached_bytes = solver.value(peak_bytes)  # exact; the objective value is a float
+        is_new = _add_violations(best.moments, timeline, reached_bytes)
+        if not is_new and timeline.peak_bytes > reached_bytes:
             raise AssertionError("the strict model gets less at a moment that it knows than the simulation does")
         if not is_new:
             break
@@ -173,10 +178,10 @@ def _fixed_peak(problem: Problem) -> int:
     return max(*problem.base_bytes, problem.optimizer_peak_bytes)
 
 
-def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent) -> int:
+def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, limit_bytes: Any) -> int:
     """Solve with the known moments. No hint is given: with one, the proof took 2 to 10 times as long (Llama-3-8B)."""
     for moment in best.moments:
-        model.add_moment(moment)
+        model.add_moment(moment, limit_bytes)
     return _solve_interruptibly(solver, model.cp)
 
 
