@@ -97,6 +97,12 @@ class RetentionModel:
         """A variable in bytes that can hold any peak."""
         return self.cp.new_int_var(0, _largest_peak(self.problem), "peak")
 
+    def forbid_idle(self) -> None:
+        """Nothing is kept that autograd does not save and no replay reads. No plan gets better by that."""
+        for tensor in self.problem.tensors:
+            if tensor.may_keep and not tensor.must_keep and not tensor.uses:
+                self._implies(self._keep[tensor.index], *(self._replay[op] for op in tensor.consumers))
+
     def kept(self, solver: cp_model.CpSolver) -> frozenset[int]:
         """The tensors the solution keeps."""
         return frozenset(t.index for t in self.problem.tensors if _is_true(solver, self._keep[t.index]))
@@ -194,14 +200,26 @@ class RetentionModel:
         if not is_unpacked and all(_is_zero(demand) for demand in demands):
             return 0
         if is_unpacked:
-            return _negation(keep)
+            return negation(keep)
         lack = self.cp.new_bool_var("")
-        self._implies(lack, _negation(keep))
+        self._implies(lack, negation(keep))
         self._implies(lack, *demands)
         return lack
 
-    def add_moment(self, point: Point, limit_bytes: Any) -> None:
-        """[Memory] for one moment: base + Σ b[t]·(t alive there) ≤ limit, a number or an expression."""
+    def has_replayed(self, op: int, point: Point) -> Literal:
+        """Whether the op's replay has begun by the moment."""
+        return self._done_at(op, point, includes_own=True)
+
+    def add_moment(self, point: Point, limit_bytes: Any, *, only_if: Literal = 1) -> None:
+        """[Memory] for one moment: base + Σ b[t]·(t alive there) ≤ limit, a number or an expression.
+
+        Args:
+            point: the moment.
+            limit_bytes: what may be alive there.
+            only_if: the limit holds only where this literal is true.
+        """
+        if _is_zero(only_if):
+            return
         step = point.step
         base_bytes = self.problem.base_bytes[step]
         terms: list[tuple[int, Literal]] = []
@@ -213,7 +231,9 @@ class RetentionModel:
                 terms += [(tensor.size_bytes, literal) for literal in self.alive(tensor, point)]
         if point.replay is not None:
             terms.append((self.problem.ops[point.replay].scratch_bytes, self._runs(point.replay, step)))
-        self.cp.add(base_bytes + sum(size * literal for size, literal in terms) <= limit_bytes)
+        limit = self.cp.add(base_bytes + sum(size * literal for size, literal in terms) <= limit_bytes)
+        if not isinstance(only_if, int):
+            limit.only_enforce_if(only_if)
 
     def alive(self, tensor: Tensor, point: Point) -> list[Literal]:
         """Literals of which as many are true as copies of the tensor are alive: kept, replayed, being replayed."""
@@ -261,7 +281,7 @@ class RetentionModel:
             return None
         both = self.cp.new_bool_var("")
         for y, x in open_consumers:
-            self.cp.add_bool_or([both, _negation(literal), _negation(y), x])
+            self.cp.add_bool_or([both, negation(literal), negation(y), x])
         return both
 
     def _runs(self, op: int | None, step: int) -> Literal:
@@ -285,7 +305,7 @@ class RetentionModel:
         """Cause → one of the effects."""
         if _is_zero(cause):
             return
-        self._at_least_one(_negation(cause), *effects)
+        self._at_least_one(negation(cause), *effects)
 
 
 def _largest_peak(problem: Problem) -> int:
@@ -295,7 +315,8 @@ def _largest_peak(problem: Problem) -> int:
     return max(problem.base_bytes) + sizes
 
 
-def _negation(literal: Literal) -> Literal:
+def negation(literal: Literal) -> Literal:
+    """True where the literal is false."""
     return 1 - literal if isinstance(literal, int) else literal.negated()
 
 

@@ -11,6 +11,7 @@ from ortools.sat.python import cp_model
 
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, replayed_ops, simulate
+from planner.solving.decomposition import ChainSolver
 from planner.solving.model import RetentionModel, replay_windows
 
 _SEED = 20_260_101
@@ -41,7 +42,7 @@ class Limits:
     """How much the solver may spend, and when it may stop: `gap` is the relative distance to the bound."""
 
     time_s: float = 60.0
-    gap: float = 5e-4
+    gap: float = 5e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +86,20 @@ def solve(
     budget_bytes: int,
     limits: Limits,
     known: Iterable[frozenset[int]] = (),
+    chain: ChainSolver | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Solution:
     """The cheapest retention that fits the budget at every moment of the step.
+
+    A problem that is a chain of cells is decomposed first. What that leaves open, and every other problem, is solved
+    flat: as one model with a variable for each tensor and op.
 
     Args:
         problem: the step.
         budget_bytes: limit on the bytes alive at any moment.
         limits: time and tolerance.
         known: sets of kept tensors to start from, such as those of baselines.
+        chain: of the same problem, if it is one; see `planner.solving.decomposition.chain_solver`.
         report: called with a line of progress.
     """
     started = time.monotonic()
@@ -105,6 +111,14 @@ def solve(
             timeline = simulate(problem, kept)
             if timeline.peak_bytes <= budget_bytes:
                 best.offer(kept, timeline)
+        if chain is not None and not _is_proven(best, bound_ns, limits):
+            found = chain.solve(budget_bytes, gap=limits.gap, deadline=deadline)
+            bound_ns, is_infeasible = found.bound_ns, found.is_infeasible
+            if found.kept is not None and found.timeline is not None:
+                best.offer(found.kept, found.timeline)
+                report(_progress(found.timeline, bound_ns))
+            if is_infeasible:
+                best = _Incumbent(measure=best.measure)
         # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
         _add_violations(best.moments, simulate(problem, saved(problem)), budget_bytes)
     windows = replay_windows(problem)
@@ -122,10 +136,7 @@ def solve(
             break
         kept = model.kept(solver)
         timeline = simulate(problem, kept)
-        report(
-            f"{len(best.moments)} moments watched: replays {timeline.recompute_ns / 1e6:.2f} ms, at least "
-            f"{bound_ns / 1e6:.2f} ms needed, peak {timeline.peak_bytes / 1e9:.3f} GB"
-        )
+        report(f"{len(best.moments)} moments watched: {_progress(timeline, bound_ns)}")
         if timeline.peak_bytes <= budget_bytes:
             best.offer(kept, timeline)
             break
@@ -136,8 +147,21 @@ def solve(
     return _conclude(problem, best, bound_ns, is_infeasible, limits, time.monotonic() - started)
 
 
-def lowest_peak(problem: Problem, *, limits: Limits, known: Iterable[frozenset[int]] = ()) -> LowestPeak:
-    """The plan with the smallest peak, whatever it replays, and a bound below which no plan can get."""
+def lowest_peak(
+    problem: Problem,
+    *,
+    limits: Limits,
+    known: Iterable[frozenset[int]] = (),
+    chain: ChainSolver | None = None,
+) -> LowestPeak:
+    """The plan with the smallest peak, whatever it replays, and a bound below which no plan can get.
+
+    Args:
+        problem: the step.
+        limits: time; the tolerance is not used.
+        known: sets of kept tensors to start from.
+        chain: of the same problem, if it is one.
+    """
     deadline = time.monotonic() + limits.time_s
     best = _Incumbent(measure=lambda timeline: (timeline.peak_bytes, timeline.recompute_ns))
     for kept in (saved(problem), *known):
@@ -145,6 +169,10 @@ def lowest_peak(problem: Problem, *, limits: Limits, known: Iterable[frozenset[i
     assert best.timeline is not None
     assert best.kept is not None
     bound_bytes = _fixed_peak(problem)
+    if chain is not None:
+        found, bound_bytes = chain.lowest_peak(best.timeline.peak_bytes, bound_bytes, deadline=deadline)
+        if found is not None and found.kept is not None and found.timeline is not None:
+            best.offer(found.kept, found.timeline)
     for kept in (saved(problem), *known):
         _add_violations(best.moments, simulate(problem, kept), bound_bytes)
     windows = replay_windows(problem)
@@ -166,6 +194,13 @@ def lowest_peak(problem: Problem, *, limits: Limits, known: Iterable[frozenset[i
         if not is_new:
             break
     return LowestPeak(kept=best.kept, timeline=best.timeline, bound_bytes=min(bound_bytes, best.timeline.peak_bytes))
+
+
+def _progress(timeline: Timeline, bound_ns: int) -> str:
+    return (
+        f"replays {timeline.recompute_ns / 1e6:.2f} ms, at least {bound_ns / 1e6:.2f} ms needed, "
+        f"peak {timeline.peak_bytes / 1e9:.3f} GB"
+    )
 
 
 def saved(problem: Problem) -> frozenset[int]:

@@ -1,0 +1,204 @@
+"""A whole plan from options: the cheapest sequence of them, one per cell, that fits the budget.
+
+Goes through the cells in forward order and carries partial plans. Of two that hold the same bytes the cheaper one
+survives, and one that the master's bound shows to end dearer than what is looked for is dropped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.solving.cells import Chain
+from planner.solving.master import Column
+from planner.solving.options import Option
+
+# Partial plans carried from cell to cell at most; beyond it, neighbours in bytes held are merged.
+_MOST_PARTIAL = 6_000
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Partial:
+    """Partial plans, one per entry of each array.
+
+    Attributes:
+        held_bytes: by all its cells.
+        new_bytes, end_bytes: those of them that forward would not have in any case, and its end would not.
+        replay_ns, reduced_ns: their sums.
+        demanded: 1 where the next cell's replays need what the last cell did not keep.
+        relief_bytes: what early replays in the chain that ends here lessen, if they run. Negative: they add.
+        surge_bytes: what they need more than afterwards while they run.
+        option: position among the columns of its last cell.
+        before: position among the partial plans of the cell before.
+    """
+
+    held_bytes: _Ints
+    new_bytes: _Ints
+    end_bytes: _Ints
+    replay_ns: _Ints
+    reduced_ns: NDArray[np.float64]
+    demanded: _Ints
+    relief_bytes: _Ints
+    surge_bytes: _Ints
+    option: _Ints
+    before: _Ints
+
+    def take(self, places: NDArray[np.intp]) -> "_Partial":
+        """Those at the given places."""
+        return _Partial(**{field.name: getattr(self, field.name)[places] for field in fields(self)})
+
+
+def assemble(
+    chain: Chain,
+    columns: Sequence[Sequence[Column]],
+    *,
+    forward_budget_bytes: int,
+    window_budget_bytes: int,
+    slack_ns: float,
+) -> tuple[Option, ...] | None:
+    """The cheapest options that fit together, or None if none do.
+
+    Args:
+        chain: the cells.
+        columns: per cell, the options to choose from.
+        forward_budget_bytes, window_budget_bytes: the limit in every cell's forward and in every window.
+        slack_ns: plans that end further than this above the bound are not looked for.
+    """
+    nothing = np.zeros(1, dtype=np.int64)
+    partial = _Partial(
+        **{field.name: nothing for field in fields(_Partial) if field.name != "reduced_ns"}, reduced_ns=np.zeros(1)
+    )
+    stages: list[_Partial] = []
+    for j in range(len(chain.cells)):
+        extended = [
+            _extend(
+                partial,
+                place,
+                column,
+                forward_room=forward_budget_bytes - chain.forward_start_bytes[j],
+                end_room=forward_budget_bytes - chain.forward_end_bytes,
+                window_room=window_budget_bytes - chain.window_start_bytes[j],
+                slack_ns=slack_ns,
+            )
+            for place, column in enumerate(columns[j])
+            if column.reduced_ns <= slack_ns
+        ]
+        if not extended:
+            return None
+        partial = _prune(
+            _Partial(
+                **{
+                    field.name: np.concatenate([getattr(one, field.name) for one in extended])
+                    for field in fields(_Partial)
+                }
+            )
+        )
+        stages.append(partial)
+    complete = np.flatnonzero(partial.demanded == 0)
+    if not complete.size:
+        return None
+    return _trace_back(stages, columns, int(complete[np.argmin(partial.replay_ns[complete])]))
+
+
+def _extend(
+    partial: _Partial,
+    place: int,
+    column: Column,
+    *,
+    forward_room: int,
+    end_room: int,
+    window_room: int,
+    slack_ns: float,
+) -> _Partial:
+    """The partial plans that can go on with a column, with it."""
+    option = column.option
+    added_bytes = partial.surge_bytes - partial.relief_bytes if option.entering else 0
+    fits = (
+        (partial.demanded == int(bool(option.entering)))
+        & (partial.reduced_ns + column.reduced_ns <= slack_ns)
+        & (partial.new_bytes + option.forward_peak_bytes <= forward_room)
+        & (partial.end_bytes + (option.held_bytes - option.outliving_bytes) <= end_room)
+        & (partial.held_bytes + option.first_peak_bytes <= window_room)
+        & (partial.held_bytes + option.later_peak_bytes + added_bytes <= window_room)
+    )
+    before = np.flatnonzero(fits)
+    old = partial.take(before)
+    relief = surge = np.zeros(before.size, dtype=np.int64)
+    if option.leaving:
+        relief = relief + (option.held_bytes - option.early_bytes)
+        surge = surge + (option.surge_bytes - option.early_bytes)
+        if option.demands_early:
+            surge = np.maximum(surge, old.surge_bytes + (option.early_bytes - option.held_bytes))
+            relief = relief + old.relief_bytes
+    return _Partial(
+        held_bytes=old.held_bytes + option.held_bytes,
+        new_bytes=old.new_bytes + (option.held_bytes - option.lasting_bytes),
+        end_bytes=old.end_bytes + (option.held_bytes - option.outliving_bytes),
+        replay_ns=old.replay_ns + option.replay_ns,
+        reduced_ns=old.reduced_ns + column.reduced_ns,
+        demanded=np.full(before.size, int(bool(option.leaving)), dtype=np.int64),
+        relief_bytes=relief,
+        surge_bytes=surge,
+        option=np.full(before.size, place, dtype=np.int64),
+        before=before.astype(np.int64),
+    )
+
+
+def _prune(partial: _Partial) -> _Partial:
+    """Without those that another one of the same demands dominates; merged where there are too many."""
+    order = np.lexsort((partial.replay_ns, partial.held_bytes, *_keys(partial)))
+    partial = partial.take(order)
+    group = _groups(partial)
+    is_better = np.ones(group.size, dtype=bool)
+    for start, end in _stretches(group):
+        cost = partial.replay_ns[start:end]
+        is_better[start + 1 : end] = cost[1:] < np.minimum.accumulate(cost)[:-1]
+    partial = partial.take(np.flatnonzero(is_better))
+    return partial if partial.option.size <= _MOST_PARTIAL else _merge(partial)
+
+
+def _merge(partial: _Partial) -> _Partial:
+    """One of each few neighbours in bytes held: the one nearest to the bound."""
+    span = partial.held_bytes - partial.held_bytes.min()
+    bucket = span // (int(span.max()) // (_MOST_PARTIAL // 2) + 1)
+    order = np.lexsort((partial.reduced_ns, bucket, partial.demanded))
+    is_first = np.ones(order.size, dtype=bool)
+    is_first[1:] = (np.diff(bucket[order]) != 0) | (np.diff(partial.demanded[order]) != 0)
+    return partial.take(np.sort(order[is_first]))
+
+
+def _keys(partial: _Partial) -> tuple[_Ints, ...]:
+    """What must be equal for one partial plan to dominate another."""
+    return (
+        partial.held_bytes - partial.new_bytes,
+        partial.held_bytes - partial.end_bytes,
+        partial.surge_bytes,
+        partial.relief_bytes,
+        partial.demanded,
+    )
+
+
+def _groups(partial: _Partial) -> _Ints:
+    """A number per entry, rising, that changes where one of the keys does."""
+    keys = np.stack(_keys(partial))
+    changes = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
+    return np.concatenate([[0], np.cumsum(changes)]) if keys.shape[1] else np.zeros(0, dtype=np.int64)
+
+
+def _stretches(group: _Ints) -> list[tuple[int, int]]:
+    if not group.size:
+        return []
+    bounds = [0, *(int(place) + 1 for place in np.flatnonzero(np.diff(group))), group.size]
+    return list(pairwise(bounds))
+
+
+def _trace_back(stages: Sequence[_Partial], columns: Sequence[Sequence[Column]], place: int) -> tuple[Option, ...]:
+    found = []
+    for j in reversed(range(len(stages))):
+        found.append(columns[j][int(stages[j].option[place])].option)
+        place = int(stages[j].before[place])
+    return tuple(reversed(found))

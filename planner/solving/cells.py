@@ -1,0 +1,349 @@
+"""Cuts a retention problem into cells: stretches of the model that follow each other in forward and in backward.
+
+A *cell* is a contiguous range of forward ops (a block, or what lies between blocks) together with the stretch of
+backward in which its saved tensors are unpacked: its *window*. Every tensor has one role:
+
+    internal  made, read and unpacked inside one cell
+    link      made in one cell, read or unpacked by the next one too: the residual stream between blocks
+    shared    everything else: rotary tables, an encoder's output
+
+What is held from forward counts for the cell that it is internal to; a link counts for the cell it enters. Cells of
+one *template* are alike in all that a decision depends on, so an option for one is an option for all of them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from planner.problem import Problem, ReplayOp, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One stretch of the model.
+
+    Attributes:
+        ops: first op and one past the last (positions in `Problem.ops`).
+        forward: first forward step and one past the last.
+        window: first backward step and one past the last; empty if nothing of it is unpacked.
+        entering, internal, leaving, shared: positions in `Problem.tensors` of the links from the cell before, the
+            cell's own tensors, the links to the cell after, and the shared tensors it reads or writes.
+        lasting: those of its own tensors that live past the next cell's forward in any case, such as weights that
+            autocast has copied: held or not, that forward has them already.
+        outliving: those of them that live past the whole of forward in any case.
+        forward_moment: the step of its forward at which most is alive that no plan changes, counted from its first;
+            only steps are looked at from which on what earlier cells hold, but for lasting tensors, has no other
+            reason to be there. None if there is no such step.
+        template: equal for cells that are alike.
+    """
+
+    ops: tuple[int, int]
+    forward: tuple[int, int]
+    window: tuple[int, int]
+    entering: tuple[int, ...]
+    internal: tuple[int, ...]
+    leaving: tuple[int, ...]
+    shared: tuple[int, ...]
+    lasting: frozenset[int]
+    outliving: frozenset[int]
+    forward_moment: int | None = None
+    template: int = 0
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """All its tensors, in the order of its local problem: those that count for the cell come first."""
+        return (*self.entering, *self.internal, *self.leaving, *self.shared)
+
+    @property
+    def owned(self) -> int:
+        """How many of `tensors` count for the cell."""
+        return len(self.entering) + len(self.internal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The cells of a problem in forward order.
+
+    Attributes:
+        cells: at least one.
+        shared: the tensors that belong to no cell.
+        forward_base_bytes: per cell, what no plan changes at its forward moment; 0 if it has none.
+        forward_end_bytes: what no plan changes at the last step of forward.
+        forward_start_bytes, window_start_bytes: per cell, what no plan changes at the first step of its forward and of
+            its window.
+    """
+
+    cells: tuple[Cell, ...]
+    shared: frozenset[int]
+    forward_base_bytes: tuple[int, ...]
+    forward_end_bytes: int
+    forward_start_bytes: tuple[int, ...]
+    window_start_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalProblem:
+    """A cell as a problem of its own: its forward, one *early* step, and its window.
+
+    Memory is relative: in forward to the base at the first forward step, in the window to that at its first step.
+    Links that leave are there without effort, and count only while this cell's own backward uses them; shared tensors
+    are there and count for nothing.
+
+    With `demands_entering` the links that enter are not kept but come from a replay of the cell before, which here is
+    one op without cost. With `is_demanded` a later cell's replay needs the links that leave: they are made in the
+    early step, before the cell's own window.
+
+    Attributes:
+        problem: the local problem; tensors are in the order of `Cell.tensors`.
+        early: its early step.
+        owned: how many tensors count for the cell.
+        lasting, outliving: positions of such ones among them; see `Cell`.
+        forward_moment: a step; see `Cell`.
+        demands_entering: op 0 is the replay of the cell before.
+    """
+
+    problem: Problem
+    early: int
+    owned: int
+    lasting: frozenset[int]
+    outliving: frozenset[int]
+    forward_moment: int | None
+    demands_entering: bool
+
+    def is_held_at_moment(self, index: int) -> bool:
+        """Whether a tensor that counts is there at the forward moment because it is kept."""
+        return self.forward_moment is not None and self.problem.tensors[index].free_step <= self.forward_moment
+
+
+def cut(problem: Problem, starts: Iterable[int]) -> Chain:
+    """The chain of cells that begin at the given ops.
+
+    Args:
+        problem: the step; with at least one op.
+        starts: positions in `Problem.ops`; the first op starts a cell in any case.
+    """
+    bounds = sorted({0, *starts, len(problem.ops)})
+    ranges = list(pairwise(bounds))
+    home = [place for place, (first, end) in enumerate(ranges) for _ in range(first, end)]
+    windows = _windows(problem, home, len(ranges))
+    cells, shared = _assign(problem, ranges, windows, home)
+    cells = _with_forward_moments(problem, cells)
+    templates: dict[object, int] = {}
+    cells = [replace(c, template=templates.setdefault(_signature(problem, c), len(templates))) for c in cells]
+    return Chain(
+        cells=tuple(cells),
+        shared=shared,
+        forward_base_bytes=tuple(_at_forward_moment(problem, cell) for cell in cells),
+        forward_end_bytes=problem.base_bytes[problem.backward_step - 1],
+        forward_start_bytes=tuple(_first(problem, cell.forward) for cell in cells),
+        window_start_bytes=tuple(_first(problem, cell.window) for cell in cells),
+    )
+
+
+def _windows(problem: Problem, home: Sequence[int], count: int) -> list[tuple[int, int]]:
+    """Each cell's part of backward, from where its own tensors are first unpacked to where the cell before begins."""
+    steps = len(problem.base_bytes)
+    first = [steps] * count
+    for tensor in problem.tensors:
+        if tensor.uses and tensor.producer is not None:
+            place = home[tensor.producer]
+            if all(home[consumer] == place for consumer in tensor.consumers):
+                # The last of its unpacks: what later cells unpack too is unpacked here at the end.
+                first[place] = min(first[place], max(unpack for unpack, _ in tensor.uses))
+    first[-1] = problem.backward_step
+    # A cell without tensors of its own has an empty window where the next one ends.
+    begins = list(accumulate(first, min))
+    return [(begin, end) for begin, end in zip(begins, [steps, *begins], strict=False)]
+
+
+def _assign(
+    problem: Problem, ranges: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]], home: Sequence[int]
+) -> tuple[list[Cell], frozenset[int]]:
+    internal: list[list[int]] = [[] for _ in ranges]
+    links: list[list[int]] = [[] for _ in range(len(ranges) + 1)]  # by the cell they enter
+    shared: set[int] = set()
+    for tensor in problem.tensors:
+        places = {home[consumer] for consumer in tensor.consumers}
+        if tensor.producer is not None:
+            places.add(home[tensor.producer])
+        for unpack, _ in tensor.uses:
+            places |= {place for place, (first, end) in enumerate(windows) if first <= unpack < end}
+        if len(places) == 1:
+            internal[min(places)].append(tensor.index)
+        elif (
+            len(places) == 2
+            and max(places) == min(places) + 1
+            and tensor.may_keep
+            and not tensor.must_keep
+            and tensor.producer is not None
+            and home[tensor.producer] == min(places)
+        ):
+            links[max(places)].append(tensor.index)
+        else:
+            shared.add(tensor.index)
+    # Forward steps before the first replayable op belong to the first cell, those after the last to the last.
+    begins = [0, *(problem.ops[first].step for first, _ in ranges[1:]), problem.backward_step, problem.backward_step]
+
+    def is_lasting(index: int, place: int) -> bool:
+        return problem.tensors[index].free_step >= begins[place + 2]
+
+    cells = [
+        Cell(
+            ops=bounds,
+            forward=(begins[place], begins[place + 1]),
+            window=windows[place],
+            entering=tuple(links[place]),
+            internal=tuple(internal[place]),
+            leaving=tuple(links[place + 1]),
+            lasting=frozenset(t for t in (*links[place], *internal[place]) if is_lasting(t, place)),
+            outliving=frozenset(
+                t for t in (*links[place], *internal[place]) if problem.tensors[t].free_step >= problem.backward_step
+            ),
+            shared=tuple(sorted({t for op in problem.ops[slice(*bounds)] for t in (*op.reads, *op.writes)} & shared)),
+        )
+        for place, bounds in enumerate(ranges)
+    ]
+    return cells, frozenset(shared)
+
+
+def _with_forward_moments(problem: Problem, cells: Sequence[Cell]) -> list[Cell]:
+    found = []
+    settled = 0  # from this step on, what earlier cells keep is there only because it is kept
+    for cell in cells:
+        steps = range(max(cell.forward[0], settled), cell.forward[1])
+        highest = max(steps, key=lambda step: problem.base_bytes[step], default=None)
+        found.append(replace(cell, forward_moment=None if highest is None else highest - cell.forward[0]))
+        own = {*cell.entering, *cell.internal} - cell.lasting
+        settled = max([settled, *(problem.tensors[index].free_step for index in own)])
+    return found
+
+
+def _at_forward_moment(problem: Problem, cell: Cell) -> int:
+    return 0 if cell.forward_moment is None else problem.base_bytes[cell.forward[0] + cell.forward_moment]
+
+
+def local_problem(
+    problem: Problem, cell: Cell, *, demands_entering: bool = False, is_demanded: bool = False
+) -> LocalProblem:
+    """The cell as a problem of its own; see `LocalProblem`."""
+    early = cell.forward[1] - cell.forward[0]
+    shift = int(demands_entering)  # the replay of the cell before comes first
+    place_of_op = {op: place + shift for place, op in enumerate(range(*cell.ops))}
+    position = {tensor: place for place, tensor in enumerate(cell.tensors)}
+    roles = [role for role in ("entering", "internal", "leaving", "shared") for _ in getattr(cell, role)]
+    tensors = tuple(
+        _local_tensor(
+            problem.tensors[index],
+            place,
+            role,
+            cell=cell,
+            place_of_op=place_of_op,
+            early=early,
+            demands_entering=demands_entering,
+            is_demanded=is_demanded,
+        )
+        for place, (index, role) in enumerate(zip(cell.tensors, roles, strict=True))
+    )
+    before = ReplayOp(
+        index=0,
+        step=0,
+        name="the cell before",
+        module_fqn="",
+        cost_ns=0,
+        reads=(),
+        writes=tuple(range(len(cell.entering))),
+        scratch_bytes=0,
+    )
+    ops = tuple(
+        replace(
+            op,
+            index=place_of_op[op.index],
+            step=op.step - cell.forward[0],
+            reads=tuple(position[t] for t in op.reads),
+            writes=tuple(position[t] for t in op.writes),
+            scratch_bytes=op.scratch_bytes + sum(problem.tensors[t].size_bytes for t in op.writes if t in cell.shared),
+        )
+        for op in problem.ops[slice(*cell.ops)]
+    )
+    return LocalProblem(
+        problem=Problem(
+            tensors=tensors,
+            ops=(before, *ops) if demands_entering else ops,
+            base_bytes=(*_relative(problem, cell.forward), 0, *(_relative(problem, cell.window) or (0,))),
+            backward_step=early,
+            optimizer_peak_bytes=0,
+            step_ns=0,
+        ),
+        early=early,
+        owned=cell.owned,
+        lasting=frozenset(position[index] for index in cell.lasting),
+        outliving=frozenset(position[index] for index in cell.outliving),
+        forward_moment=cell.forward_moment,
+        demands_entering=demands_entering,
+    )
+
+
+def _first(problem: Problem, steps: tuple[int, int]) -> int:
+    first, end = steps
+    return problem.base_bytes[first] if first < end else 0
+
+
+def _relative(problem: Problem, steps: tuple[int, int]) -> tuple[int, ...]:
+    base = problem.base_bytes[slice(*steps)]
+    return tuple(size - base[0] for size in base)
+
+
+def _local_tensor(
+    tensor: Tensor,
+    place: int,
+    role: str,
+    *,
+    cell: Cell,
+    place_of_op: dict[int, int],
+    early: int,
+    demands_entering: bool,
+    is_demanded: bool,
+) -> Tensor:
+    first, end = cell.window
+    window_start = early + 1
+    uses = tuple(
+        (unpack - first + window_start, min(release, end) - first + window_start)
+        for unpack, release in tensor.uses
+        if first <= unpack < end
+    )
+    local = replace(
+        tensor,
+        index=place,
+        producer=None if tensor.producer is None else place_of_op.get(tensor.producer),
+        free_step=min(max(tensor.free_step - cell.forward[0], 0), early),
+        uses=uses,
+        consumers=tuple(place_of_op[op] for op in tensor.consumers if op in place_of_op),
+    )
+    if role == "shared":
+        return replace(local, size_bytes=0, producer=None, may_keep=True, must_keep=True, uses=())
+    if role == "entering":
+        if demands_entering:
+            return replace(local, producer=0, may_keep=False, must_keep=False)
+        return replace(local, producer=None, must_keep=True)
+    if role == "leaving":
+        if is_demanded:
+            return replace(
+                local, size_bytes=0, may_keep=False, must_keep=False, uses=((early, early + 1),), consumers=()
+            )
+        return replace(local, producer=None, must_keep=True)
+    return local
+
+
+def _signature(problem: Problem, cell: Cell) -> object:
+    """Everything a decision in the cell depends on."""
+    local = local_problem(problem, cell).problem
+    return (
+        (len(cell.entering), len(cell.internal), len(cell.leaving)),
+        tuple((index in cell.lasting, index in cell.outliving) for index in cell.tensors),
+        cell.forward_moment,
+        tuple(
+            (t.size_bytes, t.producer, t.may_keep, t.must_keep, t.free_step, t.uses, t.consumers) for t in local.tensors
+        ),
+        tuple((op.cost_ns, op.reads, op.writes, op.scratch_bytes) for op in local.ops),
+        local.base_bytes,
+    )

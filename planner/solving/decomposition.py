@@ -1,0 +1,193 @@
+"""Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.blocks import BlockIndex
+from planner.problem import Problem
+from planner.simulation.liveness import Timeline, simulate
+from planner.solving.assembly import assemble
+from planner.solving.cells import Chain, cut
+from planner.solving.master import Master, Pool, Relaxed
+from planner.solving.options import Option, Prices, Template
+
+# A division into cells is used if what its cells share is at most this part of all bytes, ...
+_MOST_SHARED = 0.05
+# ... and if it has at least so many cells.
+_FEWEST_CELLS = 4
+# Around the options of the relaxed answer, so many more are looked for: a whole plan needs steps finer than those that
+# the prices alone produce.
+_FILL = 16
+# A plan is first looked for this close above the bound, then with ever more room.
+_SLACKS = (0.002, 0.02, 0.2, 10.0)
+# Bisection for the lowest peak ends when its range is this part of the peak; what is replayed hardly matters meanwhile.
+_PEAK_TOLERANCE = 1e-3
+_PEAK_GAP = 0.1
+# The plan put together is checked by simulation; if it is over, it is put together again for a smaller budget.
+_CORRECTIONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decomposed:
+    """The best plan found and the proven bound; `kept` and `timeline` are None without a plan."""
+
+    kept: frozenset[int] | None
+    timeline: Timeline | None
+    bound_ns: int
+    is_infeasible: bool = False
+
+
+def chain_solver(problem: Problem, levels: Sequence[tuple[str, ...]]) -> "ChainSolver | None":
+    """A solver for a problem that divides into a proper chain of cells, or None; see `best_chain`."""
+    chain = best_chain(problem, levels) if problem.ops else None
+    return None if chain is None else ChainSolver(problem, chain)
+
+
+def best_chain(problem: Problem, levels: Sequence[tuple[str, ...]]) -> Chain | None:
+    """The finest division into blocks that makes a proper chain, or None.
+
+    Args:
+        problem: the step.
+        levels: candidate divisions, each a tuple of module paths; see `planner.blocks.block_levels`.
+    """
+    total = sum(tensor.size_bytes for tensor in problem.tensors)
+    found = None
+    for level in levels:
+        chain = cut(problem, _starts(problem, level))
+        shared = sum(problem.tensors[index].size_bytes for index in chain.shared)
+        is_proper = shared <= _MOST_SHARED * total and len(chain.cells) >= _FEWEST_CELLS
+        if is_proper and (found is None or len(chain.cells) > len(found.cells)):
+            found = chain
+    return found
+
+
+def _starts(problem: Problem, level: tuple[str, ...]) -> list[int]:
+    """The ops at which a block begins, or what follows one."""
+    block_of = BlockIndex(level)
+    blocks = [block_of(op.module_fqn) for op in problem.ops]
+    return [place for place, block in enumerate(blocks) if place == 0 or block != blocks[place - 1]]
+
+
+class ChainSolver:
+    """Solves one chain for any number of budgets; what is learned of the templates is kept."""
+
+    def __init__(self, problem: Problem, chain: Chain) -> None:
+        self._problem, self._chain = problem, chain
+        last = chain.cells[-1].template
+        templates = {
+            cell.template: Template(problem, cell, is_last=cell.template == last) for cell in reversed(chain.cells)
+        }
+        self._pool = Pool(
+            chain,
+            templates,
+            replay_ns=sum(op.cost_ns for op in problem.ops),
+            size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
+        )
+        self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
+
+    def solve(self, budget_bytes: int, *, gap: float, deadline: float) -> Decomposed:
+        """The cheapest plan found within the budget, and a bound that holds for every plan.
+
+        Args:
+            budget_bytes: limit at every moment.
+            gap: relative tolerance between plan and bound.
+            deadline: of `time.monotonic`; generating options stops then, putting together does not.
+        """
+        master = Master(self._pool, budget_bytes)
+        relaxed = master.relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+        bound_ns = max(0, round(relaxed.bound_ns))
+        if (
+            bound_ns > self._pool.replay_ns
+        ):  # more than replaying everything: only what exceeds the budget costs so much
+            return Decomposed(kept=None, timeline=None, bound_ns=self._pool.replay_ns, is_infeasible=True)
+        self._fill(relaxed)
+        relaxed = Master(self._pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+        bound_ns = max(bound_ns, round(relaxed.bound_ns))
+        return self._plan(relaxed, budget_bytes, bound_ns)
+
+    def lowest_peak(self, peak_bytes: int, bound_bytes: int, *, deadline: float) -> tuple[Decomposed | None, int]:
+        """The plan found with the lowest peak, if any is below one already known, and a bound for every plan.
+
+        Args:
+            peak_bytes: the lowest known.
+            bound_bytes: a bound already known.
+            deadline: of `time.monotonic`.
+        """
+        best = None
+        low_bytes = bound_bytes  # below it, or at it, nothing was found
+        while peak_bytes - low_bytes > _PEAK_TOLERANCE * peak_bytes and time.monotonic() < deadline:
+            middle_bytes = (low_bytes + peak_bytes) // 2
+            found = self.solve(middle_bytes, gap=_PEAK_GAP, deadline=deadline)
+            if found.timeline is not None:
+                best, peak_bytes = found, found.timeline.peak_bytes
+            else:
+                low_bytes = middle_bytes
+                if found.is_infeasible:
+                    bound_bytes = middle_bytes
+        return best, bound_bytes
+
+    def _fill(self, relaxed: Relaxed) -> None:
+        """More options around those that the relaxed answer mixes."""
+        for name, options in relaxed.support.items():
+            template = self._pool.templates[name]
+            all_held = sorted({o.held_bytes for o in self._pool.options(name) if not o.entering and not o.leaving})
+            used = [o.held_bytes for o in options if not o.entering and not o.leaving]
+            if not used or len(all_held) < 2:
+                continue
+            first = max(0, all_held.index(min(used)) - 1)
+            last = min(len(all_held) - 1, all_held.index(max(used)) + 1)
+            low, high = all_held[first], all_held[last]
+            for peak in sorted(relaxed.peak_prices[name]):
+                for part in range(1, _FILL + 1):
+                    held_bytes = low + (high - low) * part // (_FILL + 1)
+                    option = template.within(held_bytes, Prices(held=0.0, peak=peak))
+                    if option is not None:
+                        self._pool.add(name, option)
+
+    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int) -> Decomposed:
+        forward_bytes = window_bytes = budget_bytes
+        for _ in range(_CORRECTIONS):
+            chosen = self._assemble(relaxed, forward_bytes, window_bytes)
+            if chosen is None:
+                break
+            kept = self._kept(chosen)
+            timeline = simulate(self._problem, kept)
+            if timeline.peak_bytes <= budget_bytes:
+                return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
+            forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes)
+            window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes)
+        return Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+
+    def _assemble(self, relaxed: Relaxed, forward_bytes: int, window_bytes: int) -> tuple[Option, ...] | None:
+        """The cheapest plan that the options allow: once one is found, only better ones are looked for, but all."""
+
+        def within(slack_ns: float) -> tuple[Option, ...] | None:
+            return assemble(
+                self._chain,
+                relaxed.columns,
+                forward_budget_bytes=forward_bytes,
+                window_budget_bytes=window_bytes,
+                slack_ns=slack_ns,
+            )
+
+        for slack in _SLACKS:
+            slack_ns = slack * max(relaxed.value_ns, 1.0)
+            chosen = within(slack_ns)
+            if chosen is not None:
+                excess_ns = sum(option.replay_ns for option in chosen) - relaxed.value_ns
+                return chosen if excess_ns <= slack_ns else within(excess_ns)
+        return None
+
+    def _peak(self, timeline: Timeline, *, is_forward: bool) -> int:
+        return max(
+            size
+            for point, size in zip(timeline.points, timeline.live_bytes, strict=True)
+            if (point.step < self._problem.backward_step) is is_forward
+        )
+
+    def _kept(self, chosen: Sequence[Option]) -> frozenset[int]:
+        kept = set(self._problem.must_keep | self._shared)
+        for cell, option in zip(self._chain.cells, chosen, strict=True):
+            kept.update(cell.tensors[place] for place in option.kept)
+        return frozenset(kept)

@@ -1,0 +1,360 @@
+"""The master problem: one option per cell, as a linear program whose dual proves a bound.
+
+Legend
+    x[j,o]  share of option o in cell j
+    S[j]    bytes held from forward by the cells before j; N[j] those of them that forward would not have anyway
+    B       the budget;  W[j], F[j] what no plan changes at the start of cell j's window, and at its forward moment
+
+    minimize    Σ replay[o]·x[j,o]
+    subject to  Σ x[j,o] = 1                                               one option per cell
+                S[j+1] = S[j] + Σ held[o]·x[j,o],  N[j+1] = N[j] + Σ (held[o] − lasting[o])·x[j,o]
+                N[j] + Σ moment[o]·x[j,o] + F[j] ≤ B
+                Σ (held[o] − outliving[o])·x[j,o] + E ≤ B                  E: what no plan changes when forward ends
+    and for every cell but the last
+                S[j] + Σ first_peak[o]·x[j,o] + W[j] ≤ B
+                S[j] + Σ (peak[o] − relief[j])·x[j,o] + W[j] ≤ B           relief only where o demands what enters
+    and for the last, where `peak` is `first_peak` if o demands LATE,
+                S[last] + Σ peak[o]·x[last,o] + Σ (early[o] − held[o])·x[j,o] + W[last] ≤ B     over o demanded EARLY
+    and
+                Σ x[j, demanded] = Σ x[j+1, demands]                       for LATE and for EARLY
+
+Options are generated where the duals (the price of a byte at each moment) say that one could help; when none can, the
+value of the program is a bound for every plan. What the bound assumes and leaves out is only ever in a plan's favour:
+shared tensors cost nothing, and a replay that runs back through several cells meets no limit but the last cell's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortools.linear_solver import pywraplp
+
+from planner.solving.cells import Chain
+from planner.solving.options import Demand, Option, Prices, Template
+
+# The program counts bytes in GB and time in thousandths of all replays together, so that its numbers are near 1.
+_GB = 1e9
+_TIME_PARTS = 1_000
+# A GB over the budget costs so many times all replays together: more than staying within it could.
+_EXCESS_PRICE = 10
+# Reduced costs below this share of the objective are noise.
+_NOISE = 1e-7
+# How far the floating-point solution can be off, as a share of the bound; it is taken off what is claimed.
+_BOUND_TOLERANCE = 1e-6
+# Shares of the average price of a byte at which a template's first options are made: from nothing to all of it.
+_FIRST_HELD_PRICES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 20.0, 1000.0)
+_FIRST_PEAK_PRICES = (0.3, 1.0, 3.0)
+
+_CHAINED = (
+    (Demand.LATE, Demand.NONE),
+    (Demand.NONE, Demand.LATE),
+    (Demand.LATE, Demand.LATE),
+    (Demand.NONE, Demand.EARLY),
+    (Demand.LATE, Demand.EARLY),
+    (Demand.EARLY, Demand.EARLY),
+)
+_CHAINED_LAST = ((Demand.LATE, Demand.NONE), (Demand.EARLY, Demand.NONE))
+_PLAIN = ((Demand.NONE, Demand.NONE),)
+
+
+class Pool:
+    """The options found so far for each template, and what early replays can relieve. Serves any budget.
+
+    Args:
+        chain: the cells.
+        templates: by name, as the cells name them.
+        replay_ns: of all ops.
+        size_bytes: of all tensors.
+    """
+
+    def __init__(self, chain: Chain, templates: Mapping[int, Template], *, replay_ns: int, size_bytes: int) -> None:
+        self.chain = chain
+        self.templates = templates
+        self.replay_ns = replay_ns
+        price_ns = replay_ns / max(1, size_bytes)
+        self._options: dict[int, dict[Option, None]] = {name: {} for name in templates}
+        for name, template in templates.items():
+            self.add(name, template.saved())
+            first = [Prices(held=price_ns * share) for share in _FIRST_HELD_PRICES]
+            first += [Prices(held=0.0, peak=price_ns * share) for share in _FIRST_PEAK_PRICES]
+            for prices in first:
+                found = template.price(prices)
+                if found is not None:
+                    self.add(name, found.option)
+        self.relief_bytes = self._relief()
+
+    def add(self, template: int, option: Option) -> None:
+        """Remember an option of a template."""
+        self._options[template][option] = None
+
+    def options(self, template: int) -> tuple[Option, ...]:
+        """All options of a template, in the order they were found."""
+        return tuple(self._options[template])
+
+    def _relief(self) -> tuple[int, ...]:
+        """Per cell, the most that early replays in a chain of cells before it can relieve its window of."""
+        begin = {name: t.largest_relief_bytes(continues=False) for name, t in self.templates.items()}
+        go_on = {name: t.largest_relief_bytes(continues=True) for name, t in self.templates.items()}
+        found = []
+        highest = total = 0
+        for cell in self.chain.cells:
+            found.append(highest + total)
+            highest = max(highest, begin[cell.template])
+            total += go_on[cell.template]
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """An option in a cell, and how much dearer a plan with it is than the bound, in ns."""
+
+    option: Option
+    reduced_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxed:
+    """The linear program's answer.
+
+    Attributes:
+        value_ns: of the program over the options found.
+        bound_ns: no plan within the budget replays for less.
+        excess_bytes: by how much the options found miss the budget.
+        columns: per cell, its options.
+        support: per template, the options with a positive share.
+        peak_prices: per template, the lowest and the highest price in ns of a byte at the peak of one of its windows.
+    """
+
+    value_ns: float
+    bound_ns: float
+    excess_bytes: float
+    columns: tuple[tuple[Column, ...], ...]
+    support: Mapping[int, tuple[Option, ...]]
+    peak_prices: Mapping[int, frozenset[float]]
+
+
+class Master:
+    """The linear program for one budget; options found are added to the pool."""
+
+    def __init__(self, pool: Pool, budget_bytes: int) -> None:
+        self._pool = pool
+        self._unit_ns = max(1, pool.replay_ns) / _TIME_PARTS
+        self._cells = pool.chain.cells
+        self._last = len(self._cells) - 1
+        self._lp = pywraplp.Solver.CreateSolver("GLOP")
+        infinity = self._lp.infinity()
+        self._objective = self._lp.Objective()
+        self._objective.SetMinimization()
+        self._excess = self._lp.NumVar(0, infinity, "excess")
+        self._objective.SetCoefficient(self._excess, _EXCESS_PRICE * _TIME_PARTS)
+        held = [self._lp.NumVar(0, infinity, f"S{j}") for j in range(len(self._cells) + 1)]
+        new = [self._lp.NumVar(0, infinity, f"N{j}") for j in range(len(self._cells) + 1)]
+        for nothing in (held[0], new[0]):
+            nothing.SetUb(0)
+        self._one = [self._lp.Constraint(1, 1) for _ in self._cells]
+        self._hold = [self._lp.Constraint(0, 0) for _ in self._cells]
+        self._hold_forward = [self._lp.Constraint(0, 0) for _ in self._cells]
+        rooms = [(budget_bytes - base) / _GB for base in pool.chain.window_start_bytes]
+        self._first = [self._lp.Constraint(-infinity, room) for room in rooms]
+        self._peak = [self._lp.Constraint(-infinity, room) for room in rooms]
+        self._flow = {demand: [self._lp.Constraint(0, 0) for _ in self._cells[1:]] for demand in Demand if demand}
+        for j in range(len(self._cells)):
+            self._hold[j].SetCoefficient(held[j + 1], 1)
+            self._hold[j].SetCoefficient(held[j], -1)
+            self._hold_forward[j].SetCoefficient(new[j + 1], 1)
+            self._hold_forward[j].SetCoefficient(new[j], -1)
+            for row in (self._peak[j],) if j == self._last else (self._first[j], self._peak[j]):
+                row.SetCoefficient(held[j], 1)
+                row.SetCoefficient(self._excess, -1)
+        self._moment = []
+        for bytes_new, base in zip(new, pool.chain.forward_base_bytes, strict=False):
+            row = self._lp.Constraint(-infinity, (budget_bytes - base) / _GB)
+            row.SetCoefficient(bytes_new, 1)
+            row.SetCoefficient(self._excess, -1)
+            self._moment.append(row)
+        self._end = self._lp.Constraint(-infinity, (budget_bytes - pool.chain.forward_end_bytes) / _GB)
+        self._end.SetCoefficient(self._excess, -1)
+        self._columns: list[dict[Option, Any]] = [{} for _ in self._cells]
+
+    def relax(self, *, tolerance: float, is_over: Callable[[], bool]) -> Relaxed:
+        """Generate options until the bound is within the tolerance of the program's value, or time is over."""
+        self._take_pool()
+        bound_ns = 0.0
+        with_chains = False
+        while True:
+            self._solve()
+            value_ns = self._objective.Value() * self._unit_ns
+            excess_bytes = self._excess.solution_value() * _GB
+            duals = _Duals.read(self)
+            support = self._support()
+            lowest_ns, is_new = self._generate(duals, value_ns, with_chains=with_chains)
+            if with_chains:
+                bound_ns = max(bound_ns, (value_ns + lowest_ns) * (1 - _BOUND_TOLERANCE))
+            is_tight = value_ns + lowest_ns >= value_ns * (1 - tolerance)
+            if is_over() or (with_chains and (is_tight or not is_new)):
+                break
+            with_chains = with_chains or is_tight or not is_new
+        columns = tuple(
+            tuple(Column(option=o, reduced_ns=self._reduced(duals, j, o, o.price_ns)) for o in self._columns[j])
+            for j in range(len(self._cells))
+        )
+        return Relaxed(
+            value_ns=value_ns,
+            bound_ns=bound_ns,
+            excess_bytes=excess_bytes,
+            columns=columns,
+            support=support,
+            peak_prices=self._peak_prices(duals),
+        )
+
+    def _peak_prices(self, duals: "_Duals") -> dict[int, frozenset[float]]:
+        found: dict[int, set[float]] = {}
+        for j, cell in enumerate(self._cells):
+            prices = duals.prices(j, Demand.NONE, Demand.NONE)
+            found.setdefault(cell.template, set()).add(prices.peak + prices.first_peak)
+        return {template: frozenset({min(prices), max(prices)}) for template, prices in found.items()}
+
+    def _solve(self) -> None:
+        """Solve the program, from its last basis if that leads anywhere."""
+        if self._lp.Solve() == pywraplp.Solver.OPTIMAL:
+            return
+        afresh = pywraplp.MPSolverParameters()
+        afresh.SetIntegerParam(afresh.INCREMENTALITY, afresh.INCREMENTALITY_OFF)
+        for algorithm in (afresh.PRIMAL, afresh.DUAL):
+            afresh.SetIntegerParam(afresh.LP_ALGORITHM, algorithm)
+            if self._lp.Solve(afresh) == pywraplp.Solver.OPTIMAL:
+                return
+        raise AssertionError("the master program has a solution: everything may exceed the budget")
+
+    def _take_pool(self) -> None:
+        for j, cell in enumerate(self._cells):
+            for option in self._pool.options(cell.template):
+                self._add(j, option)
+
+    def _support(self) -> dict[int, tuple[Option, ...]]:
+        found: dict[int, dict[Option, None]] = {}
+        for j, cell in enumerate(self._cells):
+            for option, share in self._columns[j].items():
+                if share.solution_value() > _NOISE:
+                    found.setdefault(cell.template, {})[option] = None
+        return {template: tuple(options) for template, options in found.items()}
+
+    def _add(self, j: int, option: Option) -> bool:
+        """Add an option to a cell, unless it is there or its demands cannot be met; say whether it was added."""
+        demands = (option.entering, option.leaving)
+        if option in self._columns[j] or demands not in self._possible(j):
+            return False
+        share = self._lp.NumVar(0, self._lp.infinity(), "")
+        self._objective.SetCoefficient(share, option.replay_ns / self._unit_ns)
+        self._one[j].SetCoefficient(share, 1)
+        self._hold[j].SetCoefficient(share, -option.held_bytes / _GB)
+        self._hold_forward[j].SetCoefficient(share, (option.lasting_bytes - option.held_bytes) / _GB)
+        self._moment[j].SetCoefficient(share, option.moment_bytes / _GB)
+        self._end.SetCoefficient(share, (option.held_bytes - option.outliving_bytes) / _GB)
+        is_late = j == self._last and option.entering is Demand.LATE
+        self._first[j].SetCoefficient(share, 0.0 if j == self._last else option.first_peak_bytes / _GB)
+        peak_bytes = option.first_peak_bytes if is_late else option.peak_bytes - self._relief(j, option)
+        self._peak[j].SetCoefficient(share, peak_bytes / _GB)
+        if option.entering:
+            self._flow[option.entering][j - 1].SetCoefficient(share, -1)
+        if option.leaving:
+            self._flow[option.leaving][j].SetCoefficient(share, 1)
+        if option.leaving is Demand.EARLY:
+            self._peak[self._last].SetCoefficient(share, (option.early_bytes - option.held_bytes) / _GB)
+        self._columns[j][option] = share
+        return True
+
+    def _relief(self, j: int, option: Option) -> int:
+        return self._pool.relief_bytes[j] if option.entering and j < self._last else 0
+
+    def _generate(self, duals: "_Duals", value_ns: float, *, with_chains: bool) -> tuple[float, bool]:
+        """Price every cell; the sum of the lowest reduced costs in ns, and whether any option is new."""
+        lowest_ns = 0.0
+        is_new = False
+        for j, cell in enumerate(self._cells):
+            template = self._pool.templates[cell.template]
+            lowest_here = 0.0
+            for entering, leaving in self._possible(j) if with_chains else _PLAIN:
+                priced = template.price(duals.prices(j, entering, leaving), entering, leaving)
+                if priced is None:
+                    continue
+                option = priced.option
+                bound_ns = priced.bound_ns
+                lowest_here = min(lowest_here, self._reduced(duals, j, option, lambda _, b=bound_ns: b))  # type: ignore[misc]
+                if self._reduced(duals, j, option, option.price_ns) < -_NOISE * max(self._unit_ns, value_ns):
+                    is_new |= self._share(cell.template, j, option)
+            lowest_ns += lowest_here
+        return lowest_ns, is_new
+
+    def _share(self, template: int, j: int, option: Option) -> bool:
+        """Give an option to every cell of its template; say whether it is new in the cell that asked for it."""
+        self._pool.add(template, option)
+        is_new = False
+        for place, cell in enumerate(self._cells):
+            if cell.template == template:
+                is_new |= self._add(place, option) and place == j
+        return is_new
+
+    def _possible(self, j: int) -> tuple[tuple[Demand, Demand], ...]:
+        """The demands that an option can have in a cell: nothing lies before the first, nothing after the last."""
+        template = self._pool.templates[self._cells[j].template]
+        return tuple(
+            (entering, leaving)
+            for entering, leaving in (*_PLAIN, *(_CHAINED_LAST if j == self._last else _CHAINED))
+            if (not entering or (j > 0 and template.can_demand)) and (not leaving or template.can_be_demanded)
+        )
+
+    def _reduced(self, duals: "_Duals", j: int, option: Option, price: Callable[[Prices], float]) -> float:
+        """The reduced cost in ns of an option (or of anything with such demands) in a cell."""
+        prices = duals.prices(j, option.entering, option.leaving)
+        reduced = price(prices) - duals.one_ns[j]
+        reduced -= prices.peak * self._relief(j, option)
+        if option.entering:
+            reduced += duals.flow_ns[option.entering][j - 1]
+        if option.leaving:
+            reduced -= duals.flow_ns[option.leaving][j]
+        return reduced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Duals:
+    """What the program's constraints are worth: ns, or ns per byte."""
+
+    one_ns: Sequence[float]
+    hold: Sequence[float]
+    hold_forward: Sequence[float]
+    end: float
+    moment: Sequence[float]
+    first: Sequence[float]
+    peak: Sequence[float]
+    flow_ns: Mapping[Demand, Sequence[float]]
+
+    @staticmethod
+    def read(master: Master) -> "_Duals":
+        def values(rows: Sequence[Any], scale: float) -> tuple[float, ...]:
+            return tuple(row.dual_value() * scale for row in rows)
+
+        per_byte = master._unit_ns / _GB
+        return _Duals(
+            one_ns=values(master._one, master._unit_ns),
+            hold=tuple(max(0.0, price) for price in values(master._hold, per_byte)),
+            hold_forward=tuple(max(0.0, price) for price in values(master._hold_forward, per_byte)),
+            end=max(0.0, -master._end.dual_value() * per_byte),
+            moment=tuple(max(0.0, -price) for price in values(master._moment, per_byte)),
+            first=tuple(max(0.0, -price) for price in values(master._first, per_byte)),
+            peak=tuple(max(0.0, -price) for price in values(master._peak, per_byte)),
+            flow_ns={demand: values(rows, master._unit_ns) for demand, rows in master._flow.items()},
+        )
+
+    def prices(self, j: int, entering: Demand, leaving: Demand) -> Prices:
+        """The price of a byte in a cell."""
+        is_late = j == len(self.peak) - 1 and entering is Demand.LATE
+        return Prices(
+            held=self.hold[j],
+            forward=self.hold_forward[j],
+            end=self.end,
+            moment=self.moment[j],
+            peak=0.0 if is_late else self.peak[j],
+            first_peak=self.peak[j] if is_late else self.first[j],
+            early=self.peak[-1] if leaving is Demand.EARLY else 0.0,
+        ).rounded()

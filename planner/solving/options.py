@@ -1,0 +1,395 @@
+"""The options of a cell: sets of decisions that some prices of memory make the cheapest.
+
+An option knows what it costs and what it holds; `Template.price` finds the cheapest one at given prices with CP-SAT,
+exactly, and so also proves that no other decision in the cell is cheaper at those prices.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+from planner.problem import Problem
+from planner.simulation.liveness import Point, Timeline, simulate
+from planner.solving.cells import Cell, LocalProblem, local_problem
+from planner.solving.model import RetentionModel, Windows, negation, replay_windows
+
+# CP-SAT optimizes integers: prices are in 1/1000 ns, and a peak is counted in units of 64 KiB, rounded down.
+_NS_PARTS = 1_000
+_PEAK_UNIT_BYTES = 1 << 16
+_SEED = 20_260_101
+# A cell is proven in about 10 ms; a huge one may take longer, and its bound is then what was proven until here.
+_CELL_TIME_S = 5.0
+# Prices are told apart to this many significant digits: the solver's duals carry noise beyond it.
+_PRICE_DIGITS = 7
+
+
+class Demand(IntEnum):
+    """Whether a replay in a later cell needs a link that was not kept.
+
+    EARLY: no later than the *critical* moment of the last cell, through a chain of such demands that the last cell
+    begins; LATE: after it. The critical moment is where its backward peaks when everything is saved.
+    """
+
+    NONE = 0
+    LATE = 1
+    EARLY = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a byte costs, in ns.
+
+    Attributes:
+        held: held from forward.
+        forward: held in the forward of later cells, where it would not be in any case.
+        moment: held at its own forward moment.
+        end: held at the end of forward, where it would not be in any case.
+        peak: at the peak of the cell's window.
+        first_peak: at the peak of that part of it in which the links that enter have not been demanded.
+        early: alive after early replays, instead of held.
+    """
+
+    held: float
+    forward: float = 0.0
+    moment: float = 0.0
+    end: float = 0.0
+    peak: float = 0.0
+    first_peak: float = 0.0
+    early: float = 0.0
+
+    def rounded(self) -> "Prices":
+        """The same prices without the noise of floating point."""
+        return Prices(
+            held=_round(self.held),
+            forward=_round(self.forward),
+            moment=_round(self.moment),
+            end=_round(self.end),
+            peak=_round(self.peak),
+            first_peak=_round(self.first_peak),
+            early=_round(self.early),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One set of decisions for a cell. Bytes in windows are relative to what no plan changes; see `LocalProblem`.
+
+    Attributes:
+        entering, leaving: what replays demand across its borders.
+        kept: positions in `Cell.tensors`, only of those that count for the cell.
+        replay_ns: time of its replays.
+        held_bytes: held from forward until its window.
+        lasting_bytes, outliving_bytes: those of them that live past the next cell's forward, and past all of forward,
+            in any case.
+        moment_bytes: those of them that it holds at its own forward moment.
+        early_bytes: alive after its early replays, instead of `held_bytes`; the same if none.
+        surge_bytes: the most alive during its early replays.
+        demands_early: the early replays themselves need the links that enter.
+        forward_peak_bytes: the most in its forward.
+        first_peak_bytes, later_peak_bytes: the most in its window until the links that enter have been demanded, and
+            from then on. Where they are not demanded, both are the most in the whole window.
+    """
+
+    entering: Demand
+    leaving: Demand
+    kept: frozenset[int]
+    replay_ns: int
+    held_bytes: int
+    lasting_bytes: int
+    outliving_bytes: int
+    moment_bytes: int
+    early_bytes: int
+    surge_bytes: int
+    demands_early: bool
+    forward_peak_bytes: int
+    first_peak_bytes: int
+    later_peak_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most in its window."""
+        return max(self.first_peak_bytes, self.later_peak_bytes)
+
+    def price_ns(self, prices: Prices) -> float:
+        """What the option costs at these prices."""
+        held = self.held_bytes * (prices.held - prices.early) + self.early_bytes * prices.early
+        held += (self.held_bytes - self.lasting_bytes) * prices.forward
+        held += (self.held_bytes - self.outliving_bytes) * prices.end + self.moment_bytes * prices.moment
+        return self.replay_ns + held + self.peak_bytes * prices.peak + self.first_peak_bytes * prices.first_peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """The cheapest option at some prices, and a proven bound: none is cheaper."""
+
+    option: Option
+    bound_ns: float
+
+
+class Template:
+    """Cells that are alike, and the options found for them so far.
+
+    Args:
+        problem: the step.
+        cell: one of the cells.
+        is_last: it is the last one of its chain.
+    """
+
+    def __init__(self, problem: Problem, cell: Cell, *, is_last: bool) -> None:
+        self._problem, self._cell = problem, cell
+        self._critical = self._find_critical() if is_last else None
+        self._locals: dict[tuple[bool, bool], tuple[LocalProblem, Windows]] = {}
+        self._moments: dict[tuple[bool, bool], dict[Point, None]] = {}
+        self._priced: dict[tuple[Demand, Demand, Prices], Priced | None] = {}
+
+    def _find_critical(self) -> Point:
+        local = local_problem(self._problem, self._cell)
+        kept = frozenset(t.index for t in local.problem.tensors if t.uses) | local.problem.must_keep
+        before, _ = _split(simulate(local.problem, kept), local)
+        return max(before, key=lambda moment: moment[1])[0]
+
+    @property
+    def can_demand(self) -> bool:
+        """Whether links enter that could be left to a replay of the cell before."""
+        return bool(self._cell.entering)
+
+    @property
+    def can_be_demanded(self) -> bool:
+        """Whether links leave that a later cell could demand."""
+        return bool(self._cell.leaving)
+
+    def price(self, prices: Prices, entering: Demand = Demand.NONE, leaving: Demand = Demand.NONE) -> Priced | None:
+        """The cheapest option, or None if nothing can be demanded in this way.
+
+        Args:
+            prices: of memory.
+            entering, leaving: what replays demand across the cell's borders.
+        """
+        prices = prices.rounded()
+        key = (entering, leaving, prices)
+        if key not in self._priced:
+            self._priced[key] = self._solve(prices, entering, leaving)
+        return self._priced[key]
+
+    def within(self, held_bytes: int, prices: Prices) -> Option | None:
+        """The cheapest option at some prices of those that hold no more than so many bytes; None if none does."""
+        priced = self._solve(prices.rounded(), Demand.NONE, Demand.NONE, held_bytes=held_bytes)
+        return None if priced is None else priced.option
+
+    def saved(self) -> Option:
+        """The option that keeps what autograd saves."""
+        local, _ = self._local(Demand.NONE, Demand.NONE)
+        kept = {t.index for t in local.problem.tensors if t.uses} | local.problem.must_keep
+        return self._measure(frozenset(kept), Demand.NONE, Demand.NONE)
+
+    def largest_relief_bytes(self, *, continues: bool) -> int:
+        """The most by which early replays in the cell can lessen what it holds.
+
+        Args:
+            continues: only if these replays demand the links that enter, so that the cell before may relieve too.
+        """
+        if not self.can_be_demanded or (continues and not self.can_demand):
+            return 0
+        entering = Demand.EARLY if self.can_demand else Demand.NONE
+        model, owned = self._model(entering, Demand.LATE)
+        local, _ = self._local(entering, Demand.LATE)
+        model.forbid_idle()
+        if continues:
+            model.cp.add(model.done(0, local.early) == 1)
+        relief = sum(size * model.keep(index) for index, size in owned)
+        relief -= sum(size * literal for size, literal in self._early(model, local))
+        if isinstance(relief, int):
+            return max(0, relief)
+        model.cp.maximize(relief)
+        solver = _solver()
+        if solver.solve(model.cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return 0
+        return max(0, math.ceil(float(solver.best_objective_bound)))
+
+    # -- solving ------------------------------------------------------------------------------------------------
+
+    def _local(self, entering: Demand, leaving: Demand) -> tuple[LocalProblem, Windows]:
+        key = (entering is not Demand.NONE, leaving is not Demand.NONE)
+        if key not in self._locals:
+            local = local_problem(self._problem, self._cell, demands_entering=key[0], is_demanded=key[1])
+            self._locals[key] = (local, replay_windows(local.problem))
+            self._moments[key] = {}
+        return self._locals[key]
+
+    def _model(self, entering: Demand, leaving: Demand) -> tuple[RetentionModel, list[tuple[int, int]]]:
+        """The model, and (position, bytes) of the tensors that count."""
+        local, windows = self._local(entering, leaving)
+        is_plain = entering is Demand.NONE and leaving is Demand.NONE
+        model = RetentionModel(local.problem, windows, is_strict=not is_plain)
+        return model, [(t.index, t.size_bytes) for t in local.problem.tensors[: local.owned]]
+
+    def _early(self, model: RetentionModel, local: LocalProblem) -> list[tuple[int, Any]]:
+        """(bytes, literal) of all that counts and is alive after the early replays."""
+        point = Point(step=local.early)
+        return [
+            (tensor.size_bytes, literal)
+            for tensor in local.problem.tensors[: local.owned]
+            for literal in model.alive(tensor, point)
+        ]
+
+    def _solve(
+        self, prices: Prices, entering: Demand, leaving: Demand, *, held_bytes: int | None = None
+    ) -> Priced | None:
+        local, _ = self._local(entering, leaving)
+        moments = self._moments[entering is not Demand.NONE, leaving is not Demand.NONE]
+        while True:
+            model, owned = self._model(entering, leaving)
+            if held_bytes is not None:
+                model.cp.add(sum(size * model.keep(index) for index, size in owned) <= held_bytes)
+            cost = _NS_PARTS * model.replay_ns
+            for index, size in owned:
+                price = prices.held - prices.early
+                price += 0.0 if index in local.lasting else prices.forward
+                price += 0.0 if index in local.outliving else prices.end
+                price += prices.moment if local.is_held_at_moment(index) else 0.0
+                cost += math.floor(_NS_PARTS * price * size) * model.keep(index)
+            if prices.early:
+                early = self._early(model, local)
+                cost += sum(math.floor(_NS_PARTS * prices.early * size) * literal for size, literal in early)
+            if entering is not Demand.NONE and (leaving is Demand.EARLY or self._critical is not None):
+                # Which of the two it is shows at one moment: after the early replays, or at the critical one.
+                demanded = model.has_replayed(0, self._critical or Point(step=local.early))
+                model.cp.add(demanded == int(entering is Demand.EARLY))
+            peaks = []
+            for part, price in self._parts(prices, entering):
+                if price:
+                    peaks.append((part, self._add_peak(model, local, moments, part)))
+                    cost += math.floor(_NS_PARTS * price * _PEAK_UNIT_BYTES) * peaks[-1][1]
+            model.cp.minimize(cost)
+            solver = _solver()
+            status = solver.solve(model.cp)
+            if status == cp_model.INFEASIBLE:
+                return None
+            if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                raise AssertionError(f"a cell could not be solved: {solver.status_name(status)}")
+            option = self._measure(model.kept(solver), entering, leaving)
+            limits = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
+            if not self._learn(local, moments, option, limits):
+                return Priced(option=option, bound_ns=solver.best_objective_bound / _NS_PARTS)
+
+    def _parts(self, prices: Prices, entering: Demand) -> tuple[tuple["_Part", float], ...]:
+        if entering is Demand.NONE:
+            return ((_Part.ALL, prices.peak + prices.first_peak),)
+        return ((_Part.ALL, prices.peak), (_Part.BEFORE, prices.first_peak))
+
+    def _add_peak(self, model: RetentionModel, local: LocalProblem, moments: dict[Point, None], part: "_Part") -> Any:
+        """A variable for the peak of a part of the window, in units."""
+        highest = max(local.problem.base_bytes) + sum(2 * t.size_bytes for t in local.problem.tensors)
+        highest += sum(op.scratch_bytes for op in local.problem.ops)
+        lowest = max(local.problem.base_bytes[local.early + 1 :]) if part is _Part.ALL else 0
+        peak = model.cp.new_int_var(lowest // _PEAK_UNIT_BYTES, highest // _PEAK_UNIT_BYTES + 1, "peak")
+        for moment in moments:
+            only_if: Any = 1
+            if part is _Part.BEFORE:
+                only_if = negation(model.has_replayed(0, moment))
+            model.add_moment(moment, _PEAK_UNIT_BYTES * peak + (_PEAK_UNIT_BYTES - 1), only_if=only_if)
+        return peak
+
+    def _learn(
+        self, local: LocalProblem, moments: dict[Point, None], option: Option, limits: dict["_Part", int]
+    ) -> bool:
+        """Add the moments of the option's peaks that the model did not count; say whether any was new."""
+        is_new = False
+        for part, limit_bytes in limits.items():
+            size_bytes = option.first_peak_bytes if part is _Part.BEFORE else option.peak_bytes
+            if size_bytes <= limit_bytes:
+                continue
+            timeline = simulate(local.problem, option.kept | _given(local))
+            before, after = _split(timeline, local)
+            highest = max(before if part is _Part.BEFORE else before + after, key=lambda moment: moment[1])[0]
+            is_new |= highest not in moments
+            moments[highest] = None
+        return is_new
+
+    def _measure(self, kept: frozenset[int], entering: Demand, leaving: Demand) -> Option:
+        local, _ = self._local(entering, leaving)
+        timeline = simulate(local.problem, kept)
+        counted = frozenset(index for index in kept if index < local.owned)
+        held_bytes = sum(local.problem.tensors[index].size_bytes for index in counted)
+        before, after = _split(timeline, local)
+        first_peak_bytes = max((size for _, size in before), default=0)
+        early = [
+            (point, size)
+            for point, size in zip(timeline.points, timeline.live_bytes, strict=True)
+            if point.step == local.early
+        ]
+        is_demanded = leaving is not Demand.NONE
+        return Option(
+            entering=entering,
+            leaving=leaving,
+            kept=counted,
+            replay_ns=timeline.recompute_ns,
+            held_bytes=held_bytes,
+            lasting_bytes=sum(local.problem.tensors[index].size_bytes for index in counted & local.lasting),
+            outliving_bytes=sum(local.problem.tensors[index].size_bytes for index in counted & local.outliving),
+            moment_bytes=sum(
+                local.problem.tensors[index].size_bytes for index in counted if local.is_held_at_moment(index)
+            ),
+            early_bytes=early[-1][1] if is_demanded else held_bytes,
+            surge_bytes=max(size for _, size in early) if is_demanded else held_bytes,
+            demands_early=local.demands_entering and any(point.replay == 0 for point, _ in early),
+            forward_peak_bytes=max(
+                (
+                    size
+                    for point, size in zip(timeline.points, timeline.live_bytes, strict=True)
+                    if point.step < local.early
+                ),
+                default=0,
+            ),
+            first_peak_bytes=first_peak_bytes,
+            later_peak_bytes=first_peak_bytes
+            if entering is Demand.NONE
+            else max((size for _, size in after), default=0),
+        )
+
+
+def _given(local: LocalProblem) -> frozenset[int]:
+    """What is there without a decision: links that leave and shared tensors."""
+    return frozenset(t.index for t in local.problem.tensors[local.owned :] if t.must_keep)
+
+
+class _Part(Enum):
+    """Of a window: until the links that enter have been demanded, or all of it."""
+
+    BEFORE = "before"
+    ALL = "all"
+
+
+_Moments = list[tuple[Point, int]]
+
+
+def _split(timeline: Timeline, local: LocalProblem) -> tuple[_Moments, _Moments]:
+    """The moments of the window before and after the replay of the cell before; all are before it if there is none."""
+    moments = list(zip(timeline.points, timeline.live_bytes, strict=True))
+    is_demanding = bool(local.problem.ops) and local.demands_entering
+    demand = next(
+        (place for place, (point, _) in enumerate(moments) if is_demanding and point.replay == 0), len(moments)
+    )
+    return (
+        [moment for moment in moments[:demand] if moment[0].step > local.early],
+        [moment for moment in moments[demand:] if moment[0].step > local.early],
+    )
+
+
+def _solver() -> cp_model.CpSolver:
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = _SEED
+    solver.parameters.max_time_in_seconds = _CELL_TIME_S
+    solver.parameters.catch_sigint_signal = False
+    # The full linear relaxation proves a cell 2 to 4 times as fast as the default; probing takes longer than it saves.
+    solver.parameters.linearization_level = 2
+    solver.parameters.cp_model_probing_level = 0
+    return solver
+
+
+def _round(price: float) -> float:
+    return float(f"{price:.{_PRICE_DIGITS}g}")
