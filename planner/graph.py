@@ -93,6 +93,7 @@ class Op:
     is_causal: bool  # attention that skips the masked half: does half of the FLOPs torch's formula states
     mutates_state: bool  # writes to a parameter, buffer, input or constant
     is_opaque: bool  # its output is filled by something dispatch does not see
+    workspace_bytes: int = 0  # what its kernel holds for itself while it runs, beside what it reads and writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

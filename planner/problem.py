@@ -77,7 +77,7 @@ class ReplayOp:
     cost_ns: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    scratch_bytes: int  # outputs that no one can ever need again, alive while it runs
+    scratch_bytes: int  # its workspace, and outputs that no one can ever need again: alive while it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,8 @@ class Problem:
     Attributes:
         tensors: the values decided about.
         ops: the replayable ops, in forward order.
-        base_bytes: per step, the bytes alive whatever the plan: static memory and natural lives, without what
-            autograd saves. Kept tensors and replays come on top.
+        base_bytes: per step, the bytes alive whatever the plan: static memory, natural lives and workspaces, without
+            what autograd saves. Kept tensors and replays come on top.
         backward_step: first step of backward.
         optimizer_peak_bytes: bytes alive during the optimizer step.
         step_ns: time of forward, backward and optimizer step without any replay.
@@ -166,7 +166,8 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
             cost_ns=round(op_seconds(op, device) * _NS_PER_S),
             reads=tuple(position[index] for index in op.reads if index in position),
             writes=tuple(position[index] for index in op.writes if index in position),
-            scratch_bytes=sum(
+            scratch_bytes=op.workspace_bytes
+            + sum(
                 storage_table[value_table[index].storage].size_bytes
                 for index in op.writes
                 if index not in position and not _is_static(graph, index)
@@ -280,6 +281,9 @@ def _base_bytes(graph: OpGraph) -> tuple[int, ...]:
         if storage.kind is StorageKind.GRADIENT and info.sharded_gradient_ratio:
             change[end] += round(storage.size_bytes * info.sharded_gradient_ratio)
         change[end] -= storage.size_bytes
+    for op in ops(graph):
+        change[op.step] += op.workspace_bytes
+        change[op.step + 1] -= op.workspace_bytes
     return tuple(accumulate(change))[: info.steps]
 
 

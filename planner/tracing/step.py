@@ -87,7 +87,7 @@ def trace_step(
     if settings.fsdp == 1 and settings.parameter_dtype != settings.compute_dtype:
         autocast = Autocast(getattr(torch, settings.compute_dtype))
     lowering = KernelLowering(kernels=settings.kernels, attention=settings.attention, autocast=autocast)
-    recorder = Recorder(module, _named_tensors(inputs, positional))
+    recorder = Recorder(module, _named_tensors(inputs, positional), kernels=settings.kernels)
     module.zero_grad(set_to_none=True)
     try:
         with assumptions() as notes, recorder.watching(), torch.enable_grad():
