@@ -124,7 +124,7 @@ def _backward_buffers(
 ) -> list[_Buffer]:
     """The same in backward, where all-gathers run one unit ahead; inputs of reduce-scatters until the next one."""
     order = sorted(units, key=lambda unit: unit.backward)
-    fetched = [backward_step, *(unit.backward[0] + 1 for unit in order)]
+    fetched = [backward_step, *(unit.backward[0] for unit in order)]
     ends = [unit.backward[1] for unit in order]
     buffers: list[_Buffer] = []
     for unit, fetch, next_reduce in zip(order, fetched, [*ends[1:], steps], strict=False):

@@ -77,7 +77,26 @@ def wrap(kind: str, model: Any) -> nn.Module:
 
     for layer in model.model.layers:
         fully_shard(layer)
-    return fully_shard(model)
+    sharded: Any = fully_shard(model)
+    for module in (*model.model.layers, sharded):
+        module.set_custom_reduce_scatter(InPlaceReduceScatter())
+    return sharded  # type: ignore[no-any-return]
+
+
+class InPlaceReduceScatter:
+    """A reduce-scatter that needs no memory of its own, as NCCL's.
+
+    Gloo's clones its input, and lets go of the clone in a thread of its own, some time later.
+    """
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        dist.all_reduce(input_tensor, op=op, group=group)
+        output_tensor.copy_(input_tensor.chunk(group.size())[group.rank()])
 
 
 class Rank:
