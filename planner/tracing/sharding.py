@@ -124,6 +124,8 @@ def _backward_buffers(
 ) -> list[_Buffer]:
     """The same in backward, where all-gathers run one unit ahead; inputs of reduce-scatters until the next one."""
     order = sorted(units, key=lambda unit: unit.backward)
+    # The source frees a unit's gathered copy before it fetches the next; with gloo both were measured at that moment,
+    # perhaps its staging of the all-gather. Counting both is the careful side: at most one unit, for one moment.
     fetched = [backward_step, *(unit.backward[0] for unit in order)]
     ends = [unit.backward[1] for unit in order]
     buffers: list[_Buffer] = []
