@@ -47,6 +47,7 @@ class StorageKind(StrEnum):
     CONSTANT = "constant"  # made before the step and referred to by the model, such as a cached table
     ACTIVATION = "activation"
     GRADIENT = "gradient"  # ends up as the .grad of a parameter
+    COMMUNICATION = "communication"  # gathered parameters, and buffers of the collectives of sharded training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ class Op:
     is_causal: bool  # attention that skips the masked half: does half of the FLOPs torch's formula states
     mutates_state: bool  # writes to a parameter, buffer, input or constant
     is_opaque: bool  # its output is filled by something dispatch does not see
+    workspace_bytes: int = 0  # what its kernel holds for itself while it runs, beside what it reads and writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,8 @@ class StaticMemory:
     """Bytes per device that do not depend on the plan, by part.
 
     Gradients grow through backward; `gradients_bytes` is their sum at its end. `unsharded_bytes` is what FSDP
-    gathers: the root unit and two blocks at a time.
+    gathers at once, the root unit and two blocks: a part of the total, while the timeline follows each buffer.
+    `buckets_bytes` is what DDP copies gradients into to reduce them.
     """
 
     parameters_bytes: int
@@ -136,16 +139,22 @@ class StaticMemory:
     optimizer_bytes: int
     optimizer_transient_bytes: int  # temporaries of the optimizer step itself
     unsharded_bytes: int
+    buckets_bytes: int = 0
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes held through the whole step: parameters, optimizer state, gathered parameters."""
-        return self.parameters_bytes + self.optimizer_bytes + self.unsharded_bytes
+        """Bytes held through the whole step: parameters, optimizer state, buckets."""
+        return self.parameters_bytes + self.optimizer_bytes + self.buckets_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Resident bytes and all gradients."""
-        return self.resident_bytes + self.gradients_bytes
+        """Resident bytes, all gradients, and gathered parameters."""
+        return self.resident_bytes + self.gradients_bytes + self.unsharded_bytes
+
+    @property
+    def optimizer_step_bytes(self) -> int:
+        """Bytes alive at the height of the optimizer step, when nothing is gathered."""
+        return self.resident_bytes + self.gradients_bytes + self.optimizer_transient_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ integer: bytes and nanoseconds. The budget is not part of the problem, so one pr
 from dataclasses import dataclass
 from itertools import accumulate
 
+from planner.blocks import BlockIndex, block_levels
 from planner.costs.roofline import op_seconds, optimizer_seconds
 from planner.device import DeviceProfile
 from planner.graph import (
@@ -15,6 +16,7 @@ from planner.graph import (
     OpGraph,
     Phase,
     StorageKind,
+    modules,
     ops,
     saved_tensors,
     step_info,
@@ -39,7 +41,8 @@ class Tensor:
         size_bytes: of its storage.
         producer: position in `Problem.ops` of the op that makes it, or None if that op cannot be replayed.
         may_keep: the runtime can hold on to it: it is saved, or enters or leaves a module, and is never overwritten.
-        must_keep: it is needed and cannot be replayed, or is saved outside the model's forward, beyond our reach.
+        must_keep: it is needed and cannot be replayed, or is saved outside the model's forward, beyond our reach, or
+            passes between the units of FSDP, which replays may not cross.
         free_step: when it dies in forward if it is not kept.
         uses: (unpack_step, release_step) of each unpack in backward; empty for what autograd does not save.
         consumers: positions in `Problem.ops` of the ops that read it.
@@ -77,7 +80,7 @@ class ReplayOp:
     cost_ns: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    scratch_bytes: int  # outputs that no one can ever need again, alive while it runs
+    scratch_bytes: int  # its workspace, and outputs that no one can ever need again: alive while it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +90,8 @@ class Problem:
     Attributes:
         tensors: the values decided about.
         ops: the replayable ops, in forward order.
-        base_bytes: per step, the bytes alive whatever the plan: static memory and natural lives, without what
-            autograd saves. Kept tensors and replays come on top.
+        base_bytes: per step, the bytes alive whatever the plan: static memory, natural lives and workspaces, without
+            what autograd saves. Kept tensors and replays come on top.
         backward_step: first step of backward.
         optimizer_peak_bytes: bytes alive during the optimizer step.
         step_ns: time of forward, backward and optimizer step without any replay.
@@ -138,6 +141,7 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
         for index in op.reads:
             consumers.setdefault(index, []).append(op_position[op.step])
     outside = {saved.value for saved in saved_tensors(graph) if saved.module_fqn == OUTSIDE}
+    crossing = _crossing_values(graph, forward) if step_info(graph).static.unsharded_bytes else frozenset()
     tensors = []
     for index in order:
         producer = value_table[index].producer
@@ -149,7 +153,8 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
                 size_bytes=storage_table[value_table[index].storage].size_bytes,
                 producer=replay,
                 may_keep=index in keepable,
-                must_keep=index in saved_uses and (replay is None or index in outside),
+                must_keep=(index in saved_uses and (replay is None or index in outside))
+                or (index in crossing and index in keepable),
                 free_step=storage_table[value_table[index].storage].free_step,
                 uses=saved_uses.get(index, ()),
                 consumers=tuple(consumers.get(index, ())),
@@ -166,7 +171,8 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
             cost_ns=round(op_seconds(op, device) * _NS_PER_S),
             reads=tuple(position[index] for index in op.reads if index in position),
             writes=tuple(position[index] for index in op.writes if index in position),
-            scratch_bytes=sum(
+            scratch_bytes=op.workspace_bytes
+            + sum(
                 storage_table[value_table[index].storage].size_bytes
                 for index in op.writes
                 if index not in position and not _is_static(graph, index)
@@ -181,7 +187,7 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
         ops=replay_ops,
         base_bytes=_base_bytes(graph),
         backward_step=step_info(graph).backward_step,
-        optimizer_peak_bytes=static.total_bytes + static.optimizer_transient_bytes,
+        optimizer_peak_bytes=static.optimizer_step_bytes,
         step_ns=round((sum(op_seconds(op, device) for op in ops(graph)) + optimizer_s) * _NS_PER_S),
     )
 
@@ -249,6 +255,16 @@ def _written_static(graph: OpGraph) -> set[int]:
     return {value.index for value in values(graph) if _is_static(graph, value.index) and value.storage in written}
 
 
+def _crossing_values(graph: OpGraph, forward: list[Op]) -> frozenset[int]:
+    """Values that one FSDP unit reads and another makes: the parameters to make them again are sharded by then."""
+    levels = block_levels(modules(graph))
+    block_of = BlockIndex(levels[0] if levels else ())
+    made_in = {index: block_of(op.module_fqn) for op in forward for index in op.writes}
+    return frozenset(
+        index for op in forward for index in op.reads if made_in.get(index, unit := block_of(op.module_fqn)) != unit
+    )
+
+
 def _needed_ops(
     graph: OpGraph,
     forward: list[Op],
@@ -280,6 +296,9 @@ def _base_bytes(graph: OpGraph) -> tuple[int, ...]:
         if storage.kind is StorageKind.GRADIENT and info.sharded_gradient_ratio:
             change[end] += round(storage.size_bytes * info.sharded_gradient_ratio)
         change[end] -= storage.size_bytes
+    for op in ops(graph):
+        change[op.step] += op.workspace_bytes
+        change[op.step + 1] -= op.workspace_bytes
     return tuple(accumulate(change))[: info.steps]
 
 

@@ -118,9 +118,10 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:
-    """Over how many devices parameters, gradients and optimizer state are sharded."""
+    """Over how many devices parameters, gradients and optimizer state are sharded, or the whole model replicated."""
 
     fsdp: int
+    ddp: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +195,7 @@ def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
     check(document, "model")
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
     inputs = tuple(_input(document, name, entry) for name, entry in data.get("inputs", {}).items())
-    parallel = ParallelSpec(fsdp=data.get("parallel", {}).get("fsdp", 1))
+    parallel = _parallel(document, data.get("parallel", {}))
     device = data.get("device", DEFAULT_DEVICE)
     load_device(device, source=document, directory=directory)  # a wrong device is best reported with its line
     return RunSpec(
@@ -287,6 +288,14 @@ def _input(document: SourcedDocument, name: str, data: Mapping[str, Any]) -> Inp
     if isinstance(fill_value, float) and "float" not in dtype:
         raise document.error(f"expected a value that {dtype} can hold, found {fill_value}", (*key, "value"))
     return InputSpec(name=name, shape=tuple(data["shape"]), dtype=dtype, max_value=max_value, fill_value=fill_value)
+
+
+def _parallel(document: SourcedDocument, data: Mapping[str, Any]) -> ParallelSpec:
+    parallel = ParallelSpec(fsdp=data.get("fsdp", 1), ddp=data.get("ddp", 1))
+    if parallel.fsdp > 1 and parallel.ddp > 1:
+        hint = "leave one of them out; replicas of a sharded model need the memory of parallel.fsdp alone"
+        raise document.error("cannot be combined with parallel.fsdp", ("parallel", "ddp"), hint=hint)
+    return parallel
 
 
 def _precision(document: SourcedDocument, data: Mapping[str, Any], parallel: ParallelSpec) -> PrecisionSpec:

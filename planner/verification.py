@@ -108,9 +108,8 @@ def verify(
     live = make_live(run_spec, place, seed=_SEED)
     report(f"running {plan.model.name} on {device}")
     if place.type == "cpu":
-        notes.append("oneDNN is off: its kernels allocate workspaces of their own, which a GPU run does not have")
-    with torch.backends.mkldnn.flags(enabled=place.type != "cpu"):
-        return _compare(live, plan, place, steps=steps, notes=tuple(notes))
+        notes.append("oneDNN is off: PyTorch's own kernels run, whose workspaces are counted in the prediction")
+    return compare(live, plan, place, steps=steps, notes=tuple(notes))
 
 
 def _check_plan(spec: RunSpec, plan: Plan) -> None:
@@ -123,8 +122,9 @@ def _check_plan(spec: RunSpec, plan: Plan) -> None:
 
 
 def _runnable(spec: RunSpec, layers: int | None, notes: list[str]) -> RunSpec:
-    """The spec as one process can run it: unsharded, in the dtype it computes in, with fewer layers if asked."""
-    if spec.parallel.fsdp > 1 or spec.precision.parameters != spec.precision.compute:
+    """The spec as one process can run it: alone, in the dtype it computes in, with fewer layers if asked."""
+    is_parallel = max(spec.parallel.fsdp, spec.parallel.ddp) > 1
+    if is_parallel or spec.precision.parameters != spec.precision.compute:
         notes.append(f"runs in one process, parameters in {spec.precision.compute}, unsharded")
         spec = replace(
             spec,
@@ -169,7 +169,21 @@ def _span(plan: Plan) -> tuple[int, int]:
     return min(peaks), max(peaks)
 
 
-def _compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes: tuple[str, ...]) -> Verification:
+def compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes: tuple[str, ...] = ()) -> Verification:
+    """Run steps of a live model without and with a plan that was made for the kernels of this device.
+
+    Args:
+        live: the model with its inputs and optimizer.
+        plan: the plan, for this very step.
+        place: where the model is; on a CPU oneDNN is switched off meanwhile.
+        steps: timed steps of each kind.
+        notes: what differs from the run that the plan was made for.
+    """
+    with torch.backends.mkldnn.flags(enabled=place.type != "cpu"):
+        return _compared(live, plan, place, steps=steps, notes=notes)
+
+
+def _compared(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes: tuple[str, ...]) -> Verification:
     loss, gradients = _gradients(live)
     buffers = [buffer.clone() for buffer in live.module.buffers()]
     applied = apply(live.module, plan)

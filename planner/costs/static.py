@@ -59,6 +59,7 @@ def static_memory(
     compute_dtype: str,
     optimizer: str,
     fsdp: int,
+    ddp: int = 1,
 ) -> StaticMemory:
     """Bytes per device for the given parameters.
 
@@ -69,22 +70,37 @@ def static_memory(
         compute_dtype: dtype that FSDP gathers in.
         optimizer: a key of `OPTIMIZER_COSTS`.
         fsdp: data-parallel shards; everything static is divided by it.
+        ddp: replicas that hold everything, and reduce gradients in buckets.
     """
     table = tuple(parameters)
     cost = OPTIMIZER_COSTS[optimizer]
     width = DTYPE_BYTES[parameter_dtype]
-    elements = sum(prod(item.shape) for item in table)
-    trainable = sum(prod(item.shape) for item in table if item.is_trainable)
+    elements = sum(padded_elements(item.shape, fsdp) for item in table) // fsdp
+    trainable = sum(padded_elements(item.shape, fsdp) for item in table if item.is_trainable) // fsdp
     states = trainable * (cost.states * width + cost.state_bytes)
     if optimizer == "adafactor":
-        states = sum(_factored_elements(item.shape) for item in table if item.is_trainable) * DTYPE_BYTES["float32"]
+        factored = sum(_factored_elements(item.shape) for item in table if item.is_trainable)
+        states = _share(factored * DTYPE_BYTES["float32"], fsdp)
     return StaticMemory(
-        parameters_bytes=_share(elements * width, fsdp) + buffer_bytes,
-        gradients_bytes=_share(trainable * width, fsdp),
-        optimizer_bytes=_share(int(states), fsdp),
-        optimizer_transient_bytes=_share(int(trainable * width * cost.transients), fsdp),
+        parameters_bytes=elements * width + buffer_bytes,
+        gradients_bytes=trainable * width,
+        optimizer_bytes=int(states),
+        optimizer_transient_bytes=int(trainable * width * cost.transients),
         unsharded_bytes=_gathered_elements(table) * DTYPE_BYTES[compute_dtype] if fsdp > 1 else 0,
+        # Source: torch/csrc/distributed/c10d/reducer.cpp: flat buckets as large as all gradients, made with the
+        # wrapper and kept. Unless gradient_as_bucket_view is set, gradients are tensors of their own beside them.
+        buckets_bytes=trainable * width if ddp > 1 else 0,
     )
+
+
+def padded_elements(shape: tuple[int, ...], shards: int) -> int:
+    """Elements of a parameter whose first dimension is padded to equal shards.
+
+    Source: torch/distributed/fsdp/_fully_shard/_fsdp_param.py, `_init_sharded_param`: shards are chunks of the
+    first dimension, and each rank holds as much as the largest.
+    """
+    rows = shape[0] if shape else 1
+    return _share(rows, shards) * shards * prod(shape[1:])
 
 
 def _share(size_bytes: int, shards: int) -> int:

@@ -55,6 +55,7 @@ def trace_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> OpGraph:
         compute_dtype=compute_dtype,
         optimizer="sgd-momentum" if spec.optimizer.momentum else str(spec.optimizer.name),
         fsdp=spec.parallel.fsdp,
+        ddp=spec.parallel.ddp,
         name=spec.model.preset or spec.model.name,
         tokens=spec.batch.micro_batch * (spec.batch.sequence_length or 1),
         notes=built.notes,

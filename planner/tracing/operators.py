@@ -1,4 +1,4 @@
-"""What a dispatched call is: facts of its operator from the schema, its tensors, its FLOPs, and its result.
+"""What a dispatched call is: facts of its operator from the schema, its tensors, its cost, and its result.
 
 Results on meta tensors follow from the arguments' shapes, so repeated calls of operators that make new
 tensors are answered
@@ -13,6 +13,10 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
+
+from planner.tracing.attention import Kernels
+from planner.tracing.workspace import workspace_bytes, workspace_rule
+from planner.tracing.workspace.call import Rule
 
 # `prim.device` and the like are most of what is dispatched, and no kernel.
 _IGNORED_NAMESPACES = frozenset({"prim", "profiler"})
@@ -134,32 +138,55 @@ def _value(at: tuple[int, Any], name: str, args: Sequence[Any], kwargs: Mapping[
 
 
 @dataclass(frozen=True, slots=True)
+class CallCost:
+    """What a call takes: its FLOPs, and the bytes of its kernel's workspace."""
+
+    flops: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Answer:
     """The layouts of a call's results, in the shape in which it returned them."""
 
     layouts: tuple[Any, ...]
     is_single: bool
     container: type
-    flops: int
+    cost: "CallCost"
 
 
 class CallTable:
-    """Runs calls, and answers repeated ones on meta tensors without running them."""
+    """Runs calls, and answers repeated ones on meta tensors without running them.
 
-    def __init__(self) -> None:
+    Args:
+        kernels: whose workspaces to count.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
         self._answers: dict[Any, _Answer | None] = {}
+        self._rules: dict[Any, Rule | None] = {}
 
-    def run(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> tuple[Any, int]:
-        """The call's result, made of new tensors where the operator makes new ones, and its FLOPs."""
+    def run(self, func: Any, operator: Operator, args: Any, kwargs: Any) -> tuple[Any, CallCost]:
+        """The call's result, made of new tensors where the operator makes new ones, and what it takes."""
         key = _call_key(func, args, kwargs) if operator.is_functional else None
         answer = self._answers.get(key) if key is not None else None
         if answer is not None:
-            return _results(answer), answer.flops
+            return _results(answer), answer.cost
         result = func(*args, **kwargs)
-        flops = int(operator.flops(*args, **kwargs, out_val=result)) if operator.flops is not None else 0
+        cost = CallCost(
+            flops=int(operator.flops(*args, **kwargs, out_val=result)) if operator.flops is not None else 0,
+            workspace_bytes=self._workspace_bytes(func, operator, args, kwargs, result),
+        )
         if key is not None and key not in self._answers:
-            self._answers[key] = _answer(result, args, kwargs, flops)
-        return result, flops
+            self._answers[key] = _answer(result, args, kwargs, cost)
+        return result, cost
+
+    def _workspace_bytes(self, func: Any, operator: Operator, args: Any, kwargs: Any, result: Any) -> int:
+        if func not in self._rules:
+            self._rules[func] = workspace_rule(func, operator.name, self._kernels)
+        rule = self._rules[func]
+        return 0 if rule is None else workspace_bytes(rule, func, args, kwargs, tensors_in(result))
 
 
 class _NoKeyError(Exception):
@@ -183,7 +210,7 @@ def _key(item: Any) -> Any:
     return (type(item), item)  # 1, 1.0 and True are equal, and promote differently
 
 
-def _answer(result: Any, args: Any, kwargs: Any, flops: int) -> _Answer | None:
+def _answer(result: Any, args: Any, kwargs: Any, cost: CallCost) -> _Answer | None:
     """The layouts of the results, or None if they are not all tensors of their own on the meta device."""
     is_single = isinstance(result, torch.Tensor)
     if not is_single and type(result) not in (tuple, list):
@@ -203,7 +230,7 @@ def _answer(result: Any, args: Any, kwargs: Any, flops: int) -> _Answer | None:
         ),
         is_single,
         type(result),
-        flops,
+        cost,
     )
 
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from planner.errors import TraceError
 from planner.graph import OUTSIDE, Op, Phase, SavedTensor, StorageKind
+from planner.tracing.attention import Kernels
 from planner.tracing.operators import (
     CallTable,
     Operator,
@@ -100,9 +101,17 @@ class Recorder(TorchDispatchMode):
         module: its parameters and buffers are known by name; its modules give ops their paths.
         inputs: tensors by name that the caller holds through the whole step.
         keep_saved: hand saved tensors back unchanged, as for real tensors whose values matter.
+        kernels: whose workspaces to count.
     """
 
-    def __init__(self, module: torch.nn.Module, inputs: dict[str, torch.Tensor], *, keep_saved: bool = False) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        *,
+        keep_saved: bool = False,
+        kernels: Kernels = Kernels.CUDA,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.storages: list[StorageLife] = []
@@ -115,7 +124,7 @@ class Recorder(TorchDispatchMode):
         self._keep_saved = keep_saved
         self._is_paused = False
         self._is_in_formula = False
-        self._calls_made = CallTable()
+        self._calls_made = CallTable(kernels)
         self._by_address: dict[int, StorageLife] = {}
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._stack: list[tuple[str, int]] = [(OUTSIDE, 0)]
@@ -181,7 +190,7 @@ class Recorder(TorchDispatchMode):
         reads = tuple(dict.fromkeys([self.value_of(tensor) for tensor in inputs]))
         where = self._where()
         written = self._written(operator, args, kwargs)
-        result, flops = self._calls_made.run(func, operator, args, kwargs)
+        result, cost = self._calls_made.run(func, operator, args, kwargs)
         outputs = tensors_in(result)
         for tensor in outputs:
             self._check_dense(tensor, operator.name)
@@ -199,7 +208,7 @@ class Recorder(TorchDispatchMode):
                 writes=writes,
                 read_bytes=_traffic_bytes(inputs) if writes else 0,
                 write_bytes=_traffic_bytes(outputs) if writes else 0,
-                flops=flops,
+                flops=cost.flops,
                 dtype=_compute_dtype(inputs, outputs),
                 shape=tuple(outputs[0].shape) if outputs else (),
                 is_view=not writes,
@@ -207,6 +216,7 @@ class Recorder(TorchDispatchMode):
                 is_causal=is_causal(operator, args, kwargs),
                 mutates_state=any(life.kind in STATIC_KINDS for life in written),
                 is_opaque=operator.is_opaque,
+                workspace_bytes=cost.workspace_bytes if writes else 0,
             )
         )
         self.step += 1

@@ -1,7 +1,6 @@
 """Runs one step of a module under the recorder and turns what it saw into an op graph."""
 
 import gc
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +26,9 @@ from planner.tracing.autocast import Autocast
 from planner.tracing.build import brief
 from planner.tracing.lowering import KernelLowering, Kernels
 from planner.tracing.recorder import Recorder
+from planner.tracing.sharding import Sharding, shard_storages
 from planner.tracing.steady import assumptions
+from planner.units import DTYPE_BYTES
 
 _GROUPED_PRODUCT = "aten._grouped_mm"
 
@@ -44,6 +45,7 @@ class StepSettings:
         kernels: whose operators to show.
         attention: the attention kernel.
         fsdp: over how many devices the static memory is sharded.
+        ddp: on how many devices the model is replicated.
         name: what to call the model in reports; its class name if empty.
         tokens: samples × length of one micro-batch.
         notes: what the reader should know of how the model was made.
@@ -55,6 +57,7 @@ class StepSettings:
     kernels: Kernels = Kernels.CUDA
     attention: AttentionKernel = AttentionKernel.FLASH
     fsdp: int = 1
+    ddp: int = 1
     name: str = ""
     tokens: int = 1
     notes: tuple[str, ...] = ()
@@ -87,7 +90,7 @@ def trace_step(
     if settings.fsdp == 1 and settings.parameter_dtype != settings.compute_dtype:
         autocast = Autocast(getattr(torch, settings.compute_dtype))
     lowering = KernelLowering(kernels=settings.kernels, attention=settings.attention, autocast=autocast)
-    recorder = Recorder(module, _named_tensors(inputs, positional))
+    recorder = Recorder(module, _named_tensors(inputs, positional), kernels=settings.kernels)
     module.zero_grad(set_to_none=True)
     try:
         with assumptions() as notes, recorder.watching(), torch.enable_grad():
@@ -178,8 +181,6 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
     table = module_table(module)
     parameters = _parameters(module, table)
     storages = _storages(recorder)
-    if settings.fsdp > 1:
-        storages = _reduce_gradients(storages, {item.fqn: item.block for item in parameters})
     static = static_memory(
         parameters,
         buffer_bytes=sum(s.size_bytes for s in storages if s.kind is StorageKind.BUFFER),
@@ -187,7 +188,24 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
         compute_dtype=settings.compute_dtype,
         optimizer=settings.optimizer,
         fsdp=settings.fsdp,
+        ddp=settings.ddp,
     )
+    ratio = _sharded_gradient_ratio(static, storages, settings.fsdp)
+    if settings.fsdp > 1:
+        levels = block_levels(table)
+        storages = shard_storages(
+            storages,
+            parameters,
+            recorder.ops,
+            recorder.saved_tensors(),
+            Sharding(
+                devices=settings.fsdp,
+                block_of=BlockIndex(levels[0] if levels else ()),
+                element_bytes=DTYPE_BYTES[settings.compute_dtype],
+            ),
+            backward_step=recorder.backward_step,
+            steps=recorder.step,
+        )
     return build_graph(
         ops=recorder.ops,
         storages=storages,
@@ -204,7 +222,7 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
             static=static,
             tokens=settings.tokens,
             notes=settings.notes,
-            sharded_gradient_ratio=_sharded_gradient_ratio(static, storages, settings.fsdp),
+            sharded_gradient_ratio=ratio,
         ),
     )
 
@@ -253,25 +271,6 @@ def _values(recorder: Recorder) -> tuple[Value, ...]:
 def _sharded_gradient_ratio(static: StaticMemory, storages: tuple[Storage, ...], fsdp: int) -> float:
     traced = sum(s.size_bytes for s in storages if s.kind is StorageKind.GRADIENT)
     return static.gradients_bytes / traced if fsdp > 1 and traced else 0.0
-
-
-def _reduce_gradients(storages: tuple[Storage, ...], block_of: Mapping[str, str | None]) -> tuple[Storage, ...]:
-    """The storages with each unsharded gradient freed once its FSDP unit has all of them.
-
-    A unit (a block, or the root) reduces its gradients when the last of them is there; the shard that
-    remains is counted by the timeline from the same step on.
-    """
-    last: defaultdict[str | None, int] = defaultdict(int)
-    for storage in storages:
-        if storage.kind is StorageKind.GRADIENT:
-            unit = block_of.get(storage.name)
-            last[unit] = max(last[unit], storage.alloc_step)
-    return tuple(
-        replace(storage, free_step=max(storage.alloc_step + 1, last[block_of.get(storage.name)] + 1))
-        if storage.kind is StorageKind.GRADIENT
-        else storage
-        for storage in storages
-    )
 
 
 def module_table(module: torch.nn.Module) -> tuple[ModuleInfo, ...]:
