@@ -248,14 +248,18 @@ def _rivals(
 ) -> tuple[RivalsAtBudget, ...]:
     rules = limited_rules(problem, graph)
     peers = all_peers(problem, graph, device, rules, report=report)
-    return tuple(
-        RivalsAtBudget(
-            budget_bytes=budget_bytes,
-            fastest=tuple(_peer(problem, peer) for peer in fastest_within(peers, budget_bytes).values()),
-            told=tuple(_peer(problem, peer) for peer in told_budget(problem, rules, budget_bytes)),
+    found = []
+    for budget_bytes in budgets_bytes:
+        told = told_budget(problem, rules, budget_bytes)
+        fastest = fastest_within((*peers, *told), budget_bytes)
+        found.append(
+            RivalsAtBudget(
+                budget_bytes=budget_bytes,
+                fastest=tuple(_peer(problem, peer) for peer in fastest.values()),
+                told=tuple(_peer(problem, peer) for peer in told),
+            )
         )
-        for budget_bytes in budgets_bytes
-    )
+    return tuple(found)
 
 
 def _peer(problem: Problem, peer: Peer) -> Rival:

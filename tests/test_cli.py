@@ -305,12 +305,12 @@ def test_what_needs_no_model_loads_neither_torch_nor_a_solver(arguments: tuple[s
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_every_example_can_be_read_and_plans_for_its_device() -> None:
+def test_every_example_and_benchmark_can_be_read_and_plans_for_its_device() -> None:
     from planner.device import load_device
     from planner.spec import load
 
-    paths = sorted((ROOT / "examples").glob("*.yaml"))
-    assert len(paths) >= 3
+    paths = [*(ROOT / "examples").glob("*.yaml"), *(ROOT / "benchmarks" / "models").glob("*.yaml")]
+    assert len(paths) >= 10
     for path in paths:
         load_device(load(path).device, directory=path.parent)
 

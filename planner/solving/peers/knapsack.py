@@ -18,7 +18,7 @@ from planner.units import format_bytes
 
 GREEDY = "greedy knapsack"
 ZERO_ONE = "0/1 knapsack"
-# Bytes are rounded up to this part of the room, as torch.compile does.
+# Bytes are rounded up to this part of the room; torch.compile rounds to the nearest, and may exceed it.
 _GRID = 10_000
 
 

@@ -1,8 +1,8 @@
 """Rules that send tensors to the host: everything that autograd saves, or the inputs of checkpointed blocks.
 
-Source: torchtune's `OffloadActivations` (also in TRL): saved tensors leave on a stream of their own, forward waits once
-five of them have not left, and backward fetches ahead. Unsloth's and axolotl's offloaded gradient checkpointing: every
-block is checkpointed, and its input leaves. The same rules with other limits on what waits are tried as well.
+Source: torchtune's `OffloadActivations` (also in TRL): saved tensors leave on a stream of their own, and forward waits
+once five of them have not left. Unsloth's and axolotl's offloaded gradient checkpointing: every block is checkpointed,
+and its input leaves. Here backward fetches ahead, which not all of them do; other limits on what waits are tried too.
 
 Left out: that copies take memory bandwidth from the computation beside them, and the pinned memory's own rounding.
 """
