@@ -190,6 +190,97 @@ def solve(
 @main.command()
 @click.argument("spec")
 @click.option(
+    "--points",
+    type=click.IntRange(min=2),
+    default=8,
+    show_default=True,
+    help="How many budgets, the smallest reachable peak and that of saving everything included.",
+)
+@click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
+@click.option("--peers", is_flag=True, help="Also run the rules that other tools decide by.")
+@click.option("--output", "-o", metavar="FILE", help="Draw a picture there: FILE.png or FILE.svg.")
+@click.option(
+    "--time-limit",
+    type=_Number(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop solving for a budget then, with the best plan found.",
+)
+@click.option(
+    "--gap",
+    type=_Number(min=0, max=1),
+    default=0.0005,
+    show_default=True,
+    metavar="FRACTION",
+    help="Go on to the next budget once recomputation is within this fraction of the least possible.",
+)
+@_json_option
+@_quiet_option
+@_verbose_option
+def frontier(
+    *,
+    spec: str,
+    points: int,
+    device: str | None,
+    peers: bool,
+    output: str | None,
+    time_limit: float,
+    gap: float,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Show what each memory budget would cost SPEC, from the smallest reachable peak to saving everything.
+
+    Prints a table, beside what people do by hand. When interrupted, it prints the budgets that are done,
+    and draws no picture.
+
+    \b
+    Examples:
+      planner frontier examples/llama-3-8b.yaml
+      planner frontier model.yaml --points 16 -o frontier.svg
+      planner frontier model.yaml --peers --json --quiet | jq '.points[].overhead'
+    """
+    picture_format = None if output is None else _picture_format(output)
+    report = _progress(quiet)
+    run = _load(spec)
+    profile = _device(run, device)
+    with _imports("planner frontier"):
+        from planner.plan import check_writable, write_whole
+        from planner.reporting.frontier import frontier_document, frontier_text
+        from planner.solving.search import Limits
+        from planner.tradeoff import growing_frontier
+    if output is not None:
+        with _imports("planner frontier --output", extra="plot"):
+            from planner.reporting.picture import picture
+        check_writable(Path(output))
+    graph, _ = _trace(run, report=report, verbose=verbose)
+    growing = growing_frontier(
+        graph,
+        points=points,
+        device=profile,
+        limits=Limits(time_s=time_limit, gap=gap),
+        with_peers=peers,
+        report=report,
+    )
+    found = next(growing)
+    try:
+        for more in growing:
+            found = more
+    finally:  # also when interrupted, with what is there so far
+        if as_json:
+            _print_json(frontier_document(found))
+        else:
+            click.echo(frontier_text(found))
+    if output is not None and picture_format is not None:
+        write_whole(Path(output), picture(found, picture_format))
+        report(f"wrote {output}")
+
+
+@main.command()
+@click.argument("spec")
+@click.option(
     "--graph", "graph_file", metavar="FILE.json", help="Write the op graph there, as networkx node-link JSON."
 )
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Lines in each list.")
@@ -333,6 +424,13 @@ def _budget(text: str) -> int:
         raise UnitError(f"--budget: {error}", text=text) from None
 
 
+def _picture_format(path: str) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".png", ".svg"):
+        raise click.BadParameter(f"{path!r} must end in .png or .svg.", param_hint="'--output' / '-o'")
+    return suffix.removeprefix(".")
+
+
 def _load(path: str) -> "RunSpec":
     from planner.spec import load
 
@@ -377,7 +475,7 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 @contextmanager
-def _imports(feature: str) -> Iterator[None]:
+def _imports(feature: str, extra: str = "solve") -> Iterator[None]:
     """Around imports of an extra: one that is absent is named, and an interrupt ends the process there and then.
 
     An exception would not do: raised while a compiled module loads, it comes out as an ImportError that has
@@ -389,12 +487,12 @@ def _imports(feature: str) -> Iterator[None]:
         os._exit(_INTERRUPTED_STATUS)
 
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
-        with needs(feature):
+        with needs(feature, extra):
             yield
         return
     before = signal.signal(signal.SIGINT, end)
     try:
-        with needs(feature):
+        with needs(feature, extra):
             yield
     finally:
         signal.signal(signal.SIGINT, before)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from planner.runtime.handle import apply as apply
     from planner.spec import load as load
     from planner.tracing import trace as trace
+    from planner.tradeoff import frontier as frontier
     from planner.verification import verify as verify
 
 __version__ = "0.1.0"
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 # Public name -> where it is defined.
 _HOME_BY_NAME = {
     "apply": "planner.runtime.handle:apply",
+    "frontier": "planner.tradeoff:frontier",
     "load": "planner.spec:load",
     "load_plan": "planner.plan:load_plan",
     "solve": "planner.planning:solve_graph",
@@ -26,7 +28,7 @@ _HOME_BY_NAME = {
     "verify": "planner.verification:verify",
 }
 
-__all__ = ["__version__", "apply", "load", "load_plan", "solve", "trace", "verify"]
+__all__ = ["__version__", "apply", "frontier", "load", "load_plan", "solve", "trace", "verify"]
 
 
 def __getattr__(name: str) -> object:

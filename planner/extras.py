@@ -13,6 +13,7 @@ EXTRA_BY_PACKAGE: Mapping[str, str] = {
     "numpy": "solve",
     "ortools": "solve",
     "transformers": "hf",
+    "matplotlib": "plot",
 }
 
 
@@ -34,5 +35,7 @@ def needs(feature: str, extra: str = "solve") -> Iterator[None]:
         if package == "planner":
             raise  # our own mistake
         if package not in EXTRA_BY_PACKAGE:
-            package = next((name for name in EXTRA_BY_PACKAGE if find_spec(name) is None), "")
+            # Pictures are drawn by themselves: what is missing elsewhere is not what draws them.
+            likely = [name for name in EXTRA_BY_PACKAGE if (EXTRA_BY_PACKAGE[name] == "plot") == (extra == "plot")]
+            package = next((name for name in likely if find_spec(name) is None), "")
         raise MissingExtraError(feature, EXTRA_BY_PACKAGE.get(package, extra), package=package or None) from error

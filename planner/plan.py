@@ -151,8 +151,8 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_whole(path, format_plan(plan))
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write text to a file beside its place and rename it there, so that no reader ever sees half of it.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write text or bytes to a file beside its place and rename it there, so that no reader ever sees half of it.
 
     A link is followed; what is no regular file, such as a pipe, is written to and not replaced.
 
@@ -160,14 +160,15 @@ def write_whole(path: Path, text: str) -> None:
         PlanFileError: the file cannot be written.
     """
     target = Path(os.path.realpath(path))
+    data = content.encode() if isinstance(content, str) else content
     with _write_errors(path):
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
             return
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
             os.chmod(aside, 0o666 & ~_umask())
             os.replace(aside, target)
         except BaseException:

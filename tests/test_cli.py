@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import types
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,78 @@ def test_trace_prints_lists_as_long_as_asked(spec: str) -> None:
     assert all(len(line) <= 100 for line in run("trace", spec).stdout.splitlines())
 
 
+def test_frontier_shows_what_each_budget_costs(spec: str) -> None:
+    result = run("frontier", spec, "--points", "4")
+    limits = peaks(spec)
+
+    assert 0 == result.exit_code, result.output
+    assert 4 == len(re.findall(r"^[\d.]+ GB .* (?:optimal|feasible)$", result.stdout, re.MULTILINE))
+    assert all(re.search(rf"^{re.escape(name)} ", result.stdout, re.MULTILINE) for name in limits)
+    assert "budget 4 of 4" in result.stderr
+    assert "Fastest that fits" not in result.stdout
+
+
+def test_frontier_prints_nothing_but_one_object_as_json(spec: str) -> None:
+    result = run("frontier", spec, "--points", "3", "--json", "--quiet", "--peers", "--time-limit", "5")
+    found = json.loads(result.stdout)
+    limits = peaks(spec)
+
+    assert "" == result.stderr
+    assert "complete" == found["status"]
+    assert limits == {row["name"]: row["peak_bytes"] for row in found["baselines"]}
+    assert limits["no checkpointing"] == found["points"][-1]["budget_bytes"]
+    overheads = [point["overhead"] for point in found["points"]]
+    assert sorted(overheads, reverse=True) == overheads
+    assert found["budgets_bytes"] == [row["budget_bytes"] for row in found["peers"]]
+    assert "min-cut" in {rival["name"] for rival in found["peers"][-1]["fastest"]}
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+def test_frontier_draws_a_picture(spec: str, name: str, start: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    result = run("frontier", spec, "--points", "2", "--output", name)
+
+    assert 0 == result.exit_code, result.output
+    assert Path(name).read_bytes().startswith(start)
+
+
+def test_frontier_draws_only_pictures_it_knows(spec: str) -> None:
+    before = files()
+    result = run("frontier", spec, "--output", "a.pdf")
+
+    assert 2 == result.exit_code
+    assert "must end in .png or .svg" in result.stderr
+    assert before == files()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupted_frontier_prints_what_is_done_and_draws_nothing(
+    spec: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner import tradeoff
+
+    solve, calls = tradeoff.solve, count()
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return solve(*arguments, **options)
+
+    monkeypatch.setattr(tradeoff, "solve", interrupted)
+    monkeypatch.setitem(sys.modules, "planner.reporting.picture", types.SimpleNamespace(picture=None))
+    before = files()
+    result = run("frontier", spec, "--points", "4", "--output", "a.svg", *(["--json"] if as_json else []))
+
+    assert 130 == result.exit_code
+    assert "planner: error: interrupted" == result.stderr.splitlines()[-1]
+    assert before == files()
+    if as_json:
+        found = json.loads(result.stdout)
+        assert ("interrupted", 2, 4) == (found["status"], len(found["points"]), len(found["budgets_bytes"]))
+    else:
+        assert "INTERRUPTED: 2 of 4 budgets are done" in result.stdout
+
+
 def test_devices_and_presets_are_listed() -> None:
     assert "h100-80gb" in run("devices").stdout
     assert "llama-3-8b" in run("presets").stdout
@@ -201,7 +274,7 @@ def test_the_version_is_the_packages() -> None:
     assert f"planner, version {__version__}\n" == run("--version").stdout
 
 
-@pytest.mark.parametrize("command", ["solve", "trace", "devices", "presets"])
+@pytest.mark.parametrize("command", ["solve", "frontier", "trace", "devices", "presets"])
 def test_every_command_explains_itself_with_examples(command: str) -> None:
     text = run(command, "--help").stdout
     assert f"  planner {command}" in text
@@ -212,6 +285,12 @@ def test_the_defaults_shown_are_the_solvers_own() -> None:
 
     defaults = {option.name: option.default for option in main.commands["solve"].params}
     assert (Limits().time_s, Limits().gap) == (defaults["time_limit"], defaults["gap"])
+
+    from planner.tradeoff import POINT_LIMITS, POINTS
+
+    defaults = {option.name: option.default for option in main.commands["frontier"].params}
+    assert (POINT_LIMITS.time_s, POINT_LIMITS.gap) == (defaults["time_limit"], defaults["gap"])
+    assert POINTS == defaults["points"]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("solve", "--help"), ("devices",)])
@@ -226,12 +305,12 @@ def test_what_needs_no_model_loads_neither_torch_nor_a_solver(arguments: tuple[s
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_every_example_can_be_read_and_plans_for_its_device() -> None:
+def test_every_example_and_benchmark_can_be_read_and_plans_for_its_device() -> None:
     from planner.device import load_device
     from planner.spec import load
 
-    paths = sorted((ROOT / "examples").glob("*.yaml"))
-    assert len(paths) >= 3
+    paths = [*(ROOT / "examples").glob("*.yaml"), *(ROOT / "benchmarks" / "models").glob("*.yaml")]
+    assert len(paths) >= 10
     for path in paths:
         load_device(load(path).device, directory=path.parent)
 
@@ -490,7 +569,7 @@ def test_wrong_usage_exits_with_two(spec: str, arguments: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize(
     ("package", "extra"),
-    [("torch", "solve"), ("networkx", "solve"), ("ortools", "solve"), ("transformers", "hf")],
+    [("torch", "solve"), ("networkx", "solve"), ("ortools", "solve"), ("transformers", "hf"), ("matplotlib", "plot")],
 )
 def test_a_missing_package_is_one_line_that_says_what_to_install(package: str, extra: str) -> None:
     Path("model.yaml").write_text("model: {preset: gpt2}\nbatch: {micro_batch: 1, sequence_length: 8}\n")
@@ -504,8 +583,9 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(package: str, e
         "from planner.cli import main\n"
         "main()"
     )
+    command = ["frontier", "model.yaml", "-o", "a.svg"] if extra == "plot" else ["solve", "model.yaml", "--budget=1GB"]
     done = subprocess.run(
-        [sys.executable, "-c", code, "solve", "model.yaml", "--budget", "1GB"],
+        [sys.executable, "-c", code, *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

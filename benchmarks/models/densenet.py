@@ -62,5 +62,11 @@ def densenet_121() -> nn.Module:
                 nn.AvgPool2d(2),
             ]
             channels //= 2
-    stages += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, _CLASSES)]
+    stages += [
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, _CLASSES),
+    ]
     return nn.Sequential(*stages)

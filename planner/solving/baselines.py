@@ -9,7 +9,15 @@ from planner.graph import OpGraph, modules
 from planner.problem import Problem
 from planner.simulation.liveness import Timeline, region_schedule, simulate
 
-_MATMULS = frozenset(
+FUSED_ATTENTION = frozenset(
+    {
+        "aten._scaled_dot_product_flash_attention",
+        "aten._scaled_dot_product_efficient_attention",
+        "aten._scaled_dot_product_cudnn_attention",
+        "aten._scaled_dot_product_flash_attention_for_cpu",
+    }
+)
+MATMULS = FUSED_ATTENTION | frozenset(
     {
         "aten.mm",
         "aten.addmm",
@@ -18,10 +26,6 @@ _MATMULS = frozenset(
         "aten.convolution",
         "aten._grouped_mm",
         "aten._scaled_mm",
-        "aten._scaled_dot_product_flash_attention",
-        "aten._scaled_dot_product_efficient_attention",
-        "aten._scaled_dot_product_cudnn_attention",
-        "aten._scaled_dot_product_flash_attention_for_cpu",
     }
 )
 
@@ -64,17 +68,17 @@ def _nothing(problem: Problem) -> Baseline:
 
 
 def _every(problem: Problem, blocks: tuple[str, ...], size: int, name: str) -> Baseline:
-    region_of = _regions(problem, blocks, size)
+    region_of = block_regions(problem, blocks, size)
     kept = region_inputs(problem, region_of)
     return Baseline(name=name, kept=kept, timeline=simulate(problem, kept, region_schedule(problem, kept, region_of)))
 
 
 def _selective(problem: Problem, blocks: tuple[str, ...]) -> Baseline:
-    region_of = _regions(problem, blocks, 1)
+    region_of = block_regions(problem, blocks, 1)
     dear = {
         t
         for op in problem.ops
-        if op.name.rpartition(".")[0] in _MATMULS
+        if op.name.rpartition(".")[0] in MATMULS
         for t in op.writes
         if problem.tensors[t].may_keep and problem.tensors[t].uses
     }
@@ -84,7 +88,7 @@ def _selective(problem: Problem, blocks: tuple[str, ...]) -> Baseline:
     )
 
 
-def _regions(problem: Problem, blocks: tuple[str, ...], size: int) -> Callable[[int], str | None]:
+def block_regions(problem: Problem, blocks: tuple[str, ...], size: int) -> Callable[[int], str | None]:
     """The region of each op: its block, or the group of `size` consecutive blocks it falls in."""
     block_of = BlockIndex(blocks)
     group = {block: blocks[place - place % size] for place, block in enumerate(blocks)}
