@@ -147,6 +147,11 @@ class StaticMemory:
         """Resident bytes and all gradients."""
         return self.resident_bytes + self.gradients_bytes
 
+    @property
+    def optimizer_peak_bytes(self) -> int:
+        """Bytes alive during the optimizer step, activations being gone."""
+        return self.total_bytes + self.optimizer_transient_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInfo:
@@ -164,6 +169,11 @@ class StepInfo:
     # With FSDP, bytes of the sharded gradient that remains per byte of the traced one, which is freed once
     # reduced.
     sharded_gradient_ratio: float = 0.0
+
+
+def op_in_words(op: Op) -> str:
+    """The op and the module it belongs to, for a person."""
+    return f"{op.name} of {op.module_fqn or 'the model'}"
 
 
 def ops(graph: OpGraph) -> tuple[Op, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.device import DeviceProfile, load_device
 from planner.errors import InfeasibleError
-from planner.graph import OpGraph, Phase, StorageKind, saved_tensors, step_info, storages, values
+from planner.graph import OpGraph, StorageKind, op_in_words, saved_tensors, step_info, storages, values
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.problem import Problem, build_problem
 from planner.simulation.liveness import Point, Timeline
@@ -188,8 +188,7 @@ def describe_point(graph: OpGraph, problem: Problem, point: Point | None) -> str
     # An unpack step has no op; what follows it is the backward op that asked for the tensor.
     step = next(step for step in range(point.step, step_info(graph).steps) if step in graph.nodes)
     record = graph.nodes[step]["op"]
-    phase = "forward" if record.phase is Phase.FORWARD else "backward"
-    return f"{phase}, {record.name} of {record.module_fqn or 'the model'}"
+    return f"{record.phase}, {op_in_words(record)}"
 
 
 def _decisions(graph: OpGraph, problem: Problem, kept: frozenset[int]) -> tuple[Decision, ...]:
