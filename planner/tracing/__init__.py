@@ -22,7 +22,18 @@ from planner.tracing.build import (
 from planner.tracing.lowering import Kernels
 from planner.tracing.step import Step, StepSettings, trace_step
 
-__all__ = ["Kernels", "Step", "prepare", "prepare_module", "prepare_spec", "trace", "trace_module", "trace_spec"]
+__all__ = [
+    "Kernels",
+    "Step",
+    "located_in",
+    "prepare",
+    "prepare_module",
+    "prepare_spec",
+    "trace",
+    "trace_module",
+    "trace_spec",
+    "trace_step",
+]
 
 
 def trace(

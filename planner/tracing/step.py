@@ -146,8 +146,11 @@ def trace_step(step: Step) -> OpGraph:
 
 
 @contextmanager
-def explained(recorder: Recorder) -> Iterator[None]:
-    """Around what the model runs: any error comes out as the planner's own, with the module that was running.
+def explained(recorder: Recorder | None = None) -> Iterator[None]:
+    """Around what the model runs: any error comes out as the planner's own.
+
+    Args:
+        recorder: knows which module was running.
 
     Raises:
         TraceError: the model's code failed on tensors without data.
@@ -155,9 +158,9 @@ def explained(recorder: Recorder) -> Iterator[None]:
     try:
         yield
     except PlannerError as error:
-        raise _in_module(error, recorder.current_module) from error.__cause__
+        raise _in_module(error, recorder.current_module if recorder else "") from error.__cause__
     except Exception as error:
-        raise _trace_error(error, recorder.current_module) from error
+        raise _trace_error(error, recorder.current_module if recorder else "") from error
 
 
 def _routing_notes(recorder: Recorder) -> list[str]:
