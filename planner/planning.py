@@ -181,9 +181,10 @@ def _over_budget(graph: OpGraph, rounds: list[_Round], budget_bytes: int) -> Inf
     first = rounds[0].solution.timeline
     assert first is not None
     static_bytes = step_info(graph).static.total_bytes
+    how_often = "1 round" if len(rounds) == 1 else f"{len(rounds)} rounds"
     return InfeasibleError(
         f"no plan was found that stays within {format_bytes(budget_bytes)} when the runtime carries it out: in "
-        f"{len(rounds)} rounds the lowest rehearsed peak is {format_bytes(best.peak_bytes)} ({best.peak_at}), where "
+        f"{how_often} the lowest rehearsed peak is {format_bytes(best.peak_bytes)} ({best.peak_at}), where "
         f"the first was simulated at {format_bytes(first.peak_bytes)}; please report this with the model, or raise "
         "the budget",
         budget_bytes=budget_bytes,

@@ -177,7 +177,7 @@ def test_after_three_rounds_it_is_an_error_with_the_lowest_peak(graph: OpGraph, 
 def test_an_excess_that_leaves_no_plan_is_an_error_for_the_budget_that_was_given(
     graph: OpGraph, budget_bytes: int
 ) -> None:
-    with pytest.raises(InfeasibleError, match="in 1 rounds") as caught:
+    with pytest.raises(InfeasibleError, match="in 1 round the lowest") as caught:
         solve_graph(graph, budget=budget_bytes, rehearse=heavier(budget_bytes, []))
 
     assert budget_bytes == caught.value.budget_bytes

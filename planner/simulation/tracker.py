@@ -78,11 +78,10 @@ class StorageTracker(Recorder):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While active, everything is recorded; hooks for saved tensors that are registered meanwhile are looked over
-        the shoulder.
+        """While active, everything is recorded, and pairs of saved-tensor hooks that are registered are wrapped.
 
-        Hooks do not nest, the innermost pair alone is asked, so there is no other place to look on from. It is needed
-        because only unpacking and releasing tell where a node's formula begins and ends, see `Recorder`.
+        Only unpacking and releasing tell where a node's formula begins and ends, which decides what is an accumulation
+        of gradients, see `Recorder`. Of nested hooks PyTorch asks the innermost pair alone, so that one is wrapped.
         """
         with ExitStack() as stack:
             stack.callback(register_module_forward_pre_hook(self.enter_module).remove)

@@ -291,3 +291,25 @@ def test_what_goes_to_the_host_is_refused() -> None:
 
     with pytest.raises(RehearsalError, match="cannot be rehearsed"):
         rehearse(step, offloading)
+
+
+def test_a_model_that_is_recorded_in_each_forward_is_rehearsed_being_recorded() -> None:
+    class Scheduled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.chain = chain()
+            self.scale = 1.0
+
+        def forward(self, x: Tensor) -> Any:
+            self.scale *= 0.9
+            return self.chain(x * self.scale)
+
+    step = prepare_module(Scheduled(), (torch.randn(2, 4),))
+    subject = subject_of(step)
+    kept = keep_least(subject)
+    timeline = simulate(subject.problem, kept)
+
+    found = rehearse(step, plan_that_keeps(subject, kept))
+
+    assert 0 < found.replays == timeline.replays
+    assert at_ops(subject, timeline) == found.live_bytes
