@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from planner.device import DeviceProfile
     from planner.errors import WayOut
     from planner.graph import OpGraph
+    from planner.plan import Plan
+    from planner.simulation.rehearsal import Rehearsal
     from planner.spec import RunSpec
+    from planner.tracing import Step
 
 _INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report it
 _INTERRUPTED = "error: interrupted"
@@ -159,13 +162,14 @@ def solve(
         check_writable(path)
     if budget_bytes > profile.memory_bytes:
         _say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
-    graph, trace_s = _trace(run, report=report, verbose=verbose)
+    step, graph, trace_s = _trace(run, report=report, verbose=verbose)
     try:
         outcome = solve_graph(
             graph,
             budget=budget_bytes,
             device=profile,
             limits=Limits(time_s=time_limit, gap=gap),
+            rehearse=lambda plan: _rehearse(run, step, plan, verbose=verbose),
             report=report,
         )
     except InfeasibleError as error:
@@ -180,7 +184,9 @@ def solve(
         click.echo(format_plan(outcome.plan), nl=False)
         return
     write_plan(outcome.plan, path)
-    found = summary.summarize_plan(outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, path=path)
+    found = summary.summarize_plan(
+        outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, rehearse_s=outcome.rehearse_s, path=path
+    )
     if as_json:
         _print_json(documents.plan_document(found))
     else:
@@ -303,7 +309,7 @@ def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: 
         from planner.reporting import documents, summary, text
     if graph_file is not None:
         check_writable(Path(graph_file))
-    graph, trace_s = _trace(run, report=_progress(quiet), verbose=verbose)
+    _, graph, trace_s = _trace(run, report=_progress(quiet), verbose=verbose)
     if graph_file is not None:
         content = json.dumps(to_node_link(graph), separators=(",", ":"))
         write_whole(Path(graph_file), content)
@@ -445,16 +451,27 @@ def _device(run: "RunSpec", chosen: str | None) -> "DeviceProfile":
     return load_device(run.device, directory=Path(run.path).parent)
 
 
-def _trace(run: "RunSpec", *, report: Report, verbose: bool) -> "tuple[OpGraph, float]":
-    """The op graph of the run and the seconds it took, imports of torch and the model's library included."""
+def _trace(run: "RunSpec", *, report: Report, verbose: bool) -> "tuple[Step, OpGraph, float]":
+    """The run's step, its op graph and the seconds both took, imports of torch and the model's library included."""
     started = time.perf_counter()
     with _imports("tracing a model"), _calm(verbose):
-        from planner.tracing import trace_spec
+        from planner.tracing import located_in, prepare_spec, trace_step
     with _calm(verbose), _no_exit(run):
-        graph = trace_spec(run)
+        step = prepare_spec(run)
+        with located_in(run):
+            graph = trace_step(step)
     trace_s = time.perf_counter() - started
     report(f"traced {len(graph):,} ops in {trace_s:.1f} s")
-    return graph, trace_s
+    return step, graph, trace_s
+
+
+def _rehearse(run: "RunSpec", step: "Step", plan: "Plan", *, verbose: bool) -> "Rehearsal":
+    """What the runtime does with the plan on the run's step."""
+    from planner.runtime.rehearsal import rehearse
+    from planner.tracing import located_in
+
+    with _calm(verbose), _no_exit(run), located_in(run):
+        return rehearse(step, plan)
 
 
 def _advice(

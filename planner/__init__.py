@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from planner.plan import load_plan as load_plan
     from planner.planning import solve_graph as solve
     from planner.runtime.handle import apply as apply
+    from planner.runtime.rehearsal import rehearse as rehearse
     from planner.spec import load as load
+    from planner.tracing import prepare as prepare
     from planner.tracing import trace as trace
     from planner.tradeoff import frontier as frontier
     from planner.verification import verify as verify
@@ -23,12 +25,25 @@ _HOME_BY_NAME = {
     "frontier": "planner.tradeoff:frontier",
     "load": "planner.spec:load",
     "load_plan": "planner.plan:load_plan",
+    "prepare": "planner.tracing:prepare",
+    "rehearse": "planner.runtime.rehearsal:rehearse",
     "solve": "planner.planning:solve_graph",
     "trace": "planner.tracing:trace",
     "verify": "planner.verification:verify",
 }
 
-__all__ = ["__version__", "apply", "frontier", "load", "load_plan", "solve", "trace", "verify"]
+__all__ = [
+    "__version__",
+    "apply",
+    "frontier",
+    "load",
+    "load_plan",
+    "prepare",
+    "rehearse",
+    "solve",
+    "trace",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> object:

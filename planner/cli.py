@@ -1,1 +1,548 @@
-../cli.py
+"""The `planner` command: wires specs, tracing, solving and reports together; turns errors into exit codes.
+
+Nothing heavy is imported before a command needs it: `planner --help` loads neither torch nor a solver. What
+is printed is made in `planner.reporting`; results go to stdout, progress and errors to stderr.
+"""
+
+import errno
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner import __version__
+from planner.errors import InfeasibleError, PlannerError, SpecError, UnitError
+from planner.extras import needs
+
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
+    from planner.errors import WayOut
+    from planner.graph import OpGraph
+    from planner.plan import Plan
+    from planner.simulation.rehearsal import Rehearsal
+    from planner.spec import RunSpec
+    from planner.tracing import Step
+
+_INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report it
+_INTERRUPTED = "error: interrupted"
+_STDOUT = "-"
+
+Report = Callable[[str], None]
+
+
+class _Commands(click.Group):
+    """A group whose commands end an error in one line on stderr and the error's exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PlannerError as error:
+            if _is_interrupt(error):
+                _say(_INTERRUPTED)
+                ctx.exit(_INTERRUPTED_STATUS)
+            _say(f"error: {error}")
+            ctx.exit(error.exit_status)
+        except KeyboardInterrupt:
+            _say(_INTERRUPTED)
+            ctx.exit(_INTERRUPTED_STATUS)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # click ends quietly when nobody reads on
+            _say(f"error: the results cannot be written: {error.strerror or error}")
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # or Python would try again at exit, and complain
+            ctx.exit(PlannerError.exit_status)
+
+
+class _Number(click.FloatRange):
+    """A finite number within a range: `FloatRange` alone lets nan pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="planner")
+def main() -> None:
+    """Plan which saved tensors of a PyTorch training step to save and which to recompute.
+
+    \b
+    Examples:
+      planner solve examples/llama-3-8b.yaml --budget 40GB
+      planner trace examples/llama-3-8b.yaml
+      planner devices
+
+    Exit status: 0 done; 1 no plan fits the budget; 2 the input cannot be used; 130 interrupted.
+    """
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+_quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+_verbose_option = click.option(
+    "--verbose", "-v", is_flag=True, help="Let warnings and log lines of torch and the model through."
+)
+
+
+@main.command()
+@click.argument("spec")
+@click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
+@click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
+@click.option("--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout.")
+@click.option(
+    "--time-limit",
+    type=_Number(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop solving then, with the best plan found.",
+)
+@click.option(
+    "--gap",
+    type=_Number(min=0, max=1),
+    default=0.0005,
+    show_default=True,
+    metavar="FRACTION",
+    help="Stop once recomputation is within this fraction of the least possible.",
+)
+@click.option("--no-advice", is_flag=True, help="When no plan fits, do not look for changes that would.")
+@_json_option
+@_quiet_option
+@_verbose_option
+def solve(
+    *,
+    spec: str,
+    budget: str,
+    device: str | None,
+    output: str | None,
+    time_limit: float,
+    gap: float,
+    no_advice: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Find the cheapest plan for SPEC that fits the budget, and write it to a file.
+
+    Prints the predicted memory and time beside what people do today. When no plan fits, nothing is
+    written, the exit status is 1, and changes of the spec that would fit are looked for.
+
+    \b
+    Examples:
+      planner solve examples/llama-3-8b.yaml --budget 40GB
+      planner solve model.yaml --budget 22GiB --device rtx-4090 -o plans/4090.yaml
+      planner solve model.yaml --budget 40GB --json --quiet | jq .predicted_peak_bytes
+    """
+    if as_json and output == _STDOUT:
+        raise click.UsageError("--json and -o - both print to stdout; use one of them")
+    report = _progress(quiet)
+    budget_bytes = _budget(budget)
+    run = _load(spec)
+    profile = _device(run, device)
+    path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
+    with _imports("planner solve"):
+        from planner.plan import check_writable, format_plan, write_plan
+        from planner.planning import solve_graph
+        from planner.reporting import documents, summary, text
+        from planner.solving.search import Limits
+    if output != _STDOUT:
+        check_writable(path)
+    if budget_bytes > profile.memory_bytes:
+        _say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
+    step, graph, trace_s = _trace(run, report=report, verbose=verbose)
+    try:
+        outcome = solve_graph(
+            graph,
+            budget=budget_bytes,
+            device=profile,
+            limits=Limits(time_s=time_limit, gap=gap),
+            rehearse=lambda plan: _rehearse(run, step, plan, verbose=verbose),
+            report=report,
+        )
+    except InfeasibleError as error:
+        ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
+        answer = summary.summarize_infeasible(error, graph, device=profile.name, ways_out=ways_out)
+        if as_json:
+            _print_json(documents.infeasible_document(answer))
+        elif output != _STDOUT:
+            click.echo(text.infeasible_text(answer))
+        raise
+    if output == _STDOUT:
+        click.echo(format_plan(outcome.plan), nl=False)
+        return
+    write_plan(outcome.plan, path)
+    found = summary.summarize_plan(
+        outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, rehearse_s=outcome.rehearse_s, path=path
+    )
+    if as_json:
+        _print_json(documents.plan_document(found))
+    else:
+        click.echo(text.plan_text(found))
+
+
+@main.command()
+@click.argument("spec")
+@click.option(
+    "--points",
+    type=click.IntRange(min=2),
+    default=8,
+    show_default=True,
+    help="How many budgets, the smallest reachable peak and that of saving everything included.",
+)
+@click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
+@click.option("--peers", is_flag=True, help="Also run the rules that other tools decide by.")
+@click.option("--output", "-o", metavar="FILE", help="Draw a picture there: FILE.png or FILE.svg.")
+@click.option(
+    "--time-limit",
+    type=_Number(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop solving for a budget then, with the best plan found.",
+)
+@click.option(
+    "--gap",
+    type=_Number(min=0, max=1),
+    default=0.0005,
+    show_default=True,
+    metavar="FRACTION",
+    help="Go on to the next budget once recomputation is within this fraction of the least possible.",
+)
+@_json_option
+@_quiet_option
+@_verbose_option
+def frontier(
+    *,
+    spec: str,
+    points: int,
+    device: str | None,
+    peers: bool,
+    output: str | None,
+    time_limit: float,
+    gap: float,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Show what each memory budget would cost SPEC, from the smallest reachable peak to saving everything.
+
+    Prints a table, beside what people do by hand. When interrupted, it prints the budgets that are done,
+    and draws no picture.
+
+    \b
+    Examples:
+      planner frontier examples/llama-3-8b.yaml
+      planner frontier model.yaml --points 16 -o frontier.svg
+      planner frontier model.yaml --peers --json --quiet | jq '.points[].overhead'
+    """
+    picture_format = None if output is None else _picture_format(output)
+    report = _progress(quiet)
+    run = _load(spec)
+    profile = _device(run, device)
+    with _imports("planner frontier"):
+        from planner.plan import check_writable, write_whole
+        from planner.reporting.frontier import frontier_document, frontier_text
+        from planner.solving.search import Limits
+        from planner.tradeoff import growing_frontier
+    if output is not None:
+        with _imports("planner frontier --output", extra="plot"):
+            from planner.reporting.picture import picture
+        check_writable(Path(output))
+    _, graph, _ = _trace(run, report=report, verbose=verbose)
+    growing = growing_frontier(
+        graph,
+        points=points,
+        device=profile,
+        limits=Limits(time_s=time_limit, gap=gap),
+        with_peers=peers,
+        report=report,
+    )
+    found = next(growing)
+    try:
+        for more in growing:
+            found = more
+    finally:  # also when interrupted, with what is there so far
+        if as_json:
+            _print_json(frontier_document(found))
+        else:
+            click.echo(frontier_text(found))
+    if output is not None and picture_format is not None:
+        write_whole(Path(output), picture(found, picture_format))
+        report(f"wrote {output}")
+
+
+@main.command()
+@click.argument("spec")
+@click.option(
+    "--graph", "graph_file", metavar="FILE.json", help="Write the op graph there, as networkx node-link JSON."
+)
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Lines in each list.")
+@_json_option
+@_quiet_option
+@_verbose_option
+def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Show what one training step of SPEC computes and what autograd saves, without weights or a GPU.
+
+    \b
+    Examples:
+      planner trace examples/llama-3-8b.yaml
+      planner trace model.yaml --top 30
+      planner trace model.yaml --graph step.json --json
+    """
+    run = _load(spec)
+    with _imports("planner trace"):
+        from planner.graph import to_node_link
+        from planner.plan import check_writable, write_whole
+        from planner.reporting import documents, summary, text
+    if graph_file is not None:
+        check_writable(Path(graph_file))
+    _, graph, trace_s = _trace(run, report=_progress(quiet), verbose=verbose)
+    if graph_file is not None:
+        content = json.dumps(to_node_link(graph), separators=(",", ":"))
+        write_whole(Path(graph_file), content)
+    found = summary.summarize_trace(graph, seconds=trace_s, top=top)
+    if as_json:
+        _print_json(documents.trace_document(found))
+    else:
+        click.echo(text.trace_text(found))
+
+
+@main.command()
+@click.argument("spec")
+@click.argument("plan_file", metavar="PLAN")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--layers", type=click.IntRange(min=1), metavar="N", help="Build the model with N layers.")
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Timed steps of each kind.")
+@_json_option
+@_quiet_option
+@_verbose_option
+def verify(
+    *,
+    spec: str,
+    plan_file: str,
+    device: str,
+    layers: int | None,
+    steps: int,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Run real training steps of SPEC without and with PLAN, and compare bits, bytes and seconds.
+
+    Exit status 1 when a gradient differs, the peak is over the budget, or the prediction is off by more than 2%.
+    On a CPU the step is solved again for the CPU's own operators, at the same relative budget.
+
+    \b
+    Examples:
+      planner verify examples/gpt2.yaml gpt2.plan.yaml --layers 2
+      planner verify model.yaml model.plan.yaml --device cuda --json
+    """
+    run = _load(spec)
+    from planner.plan import load_plan
+
+    plan = load_plan(plan_file)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler prints a line at each start and stop
+    with _imports("planner verify"), _calm(verbose):
+        from planner.reporting.verification import verification_document, verification_text
+        from planner.verification import verify as run_verification
+    with _calm(verbose), _no_exit(run):
+        found = run_verification(run, plan, device=device, layers=layers, steps=steps, report=_progress(quiet))
+    if as_json:
+        _print_json(verification_document(found))
+    else:
+        click.echo(verification_text(found))
+    if found.failures:
+        raise SystemExit(1)
+
+
+@main.command()
+@_json_option
+def devices(*, as_json: bool) -> None:
+    """List the device profiles that come with the planner.
+
+    \b
+    Examples:
+      planner devices
+      planner devices --json
+    """
+    from planner.device import device_names, load_device
+    from planner.reporting import catalogue
+
+    profiles = [load_device(name) for name in device_names()]
+    if as_json:
+        _print_json({"devices": [catalogue.device_document(profile) for profile in profiles]})
+    else:
+        click.echo(catalogue.devices_text(profiles))
+
+
+@main.command()
+@_json_option
+def presets(*, as_json: bool) -> None:
+    """List the models whose configuration comes with the planner.
+
+    \b
+    Examples:
+      planner presets
+      planner presets --json
+    """
+    from planner.presets import load_preset, preset_names
+    from planner.reporting import catalogue
+
+    found = [load_preset(name) for name in preset_names()]
+    if as_json:
+        _print_json({"presets": [catalogue.preset_document(preset) for preset in found]})
+    else:
+        click.echo(catalogue.presets_text(found))
+
+
+def _say(line: str) -> None:
+    """One line on stderr, however many the text has: a message from a model's own code may have several."""
+    click.echo("planner: " + " ".join(line.split()), err=True)
+
+
+def _progress(quiet: bool) -> Report:
+    return (lambda _: None) if quiet else _say
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _budget(text: str) -> int:
+    from planner.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except UnitError as error:
+        raise UnitError(f"--budget: {error}", text=text) from None
+
+
+def _picture_format(path: str) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".png", ".svg"):
+        raise click.BadParameter(f"{path!r} must end in .png or .svg.", param_hint="'--output' / '-o'")
+    return suffix.removeprefix(".")
+
+
+def _load(path: str) -> "RunSpec":
+    from planner.spec import load
+
+    return load(path)
+
+
+def _device(run: "RunSpec", chosen: str | None) -> "DeviceProfile":
+    from planner.device import load_device
+
+    if chosen is not None:
+        return load_device(chosen)
+    return load_device(run.device, directory=Path(run.path).parent)
+
+
+def _trace(run: "RunSpec", *, report: Report, verbose: bool) -> "tuple[Step, OpGraph, float]":
+    """The run's step, its op graph and the seconds both took, imports of torch and the model's library included."""
+    started = time.perf_counter()
+    with _imports("tracing a model"), _calm(verbose):
+        from planner.tracing import located_in, prepare_spec, trace_step
+    with _calm(verbose), _no_exit(run):
+        step = prepare_spec(run)
+        with located_in(run):
+            graph = trace_step(step)
+    trace_s = time.perf_counter() - started
+    report(f"traced {len(graph):,} ops in {trace_s:.1f} s")
+    return step, graph, trace_s
+
+
+def _rehearse(run: "RunSpec", step: "Step", plan: "Plan", *, verbose: bool) -> "Rehearsal":
+    """What the runtime does with the plan on the run's step."""
+    from planner.runtime.rehearsal import rehearse
+    from planner.tracing import located_in
+
+    with _calm(verbose), _no_exit(run), located_in(run):
+        return rehearse(step, plan)
+
+
+def _advice(
+    run: "RunSpec", error: InfeasibleError, profile: "DeviceProfile", *, report: Report, verbose: bool
+) -> "tuple[WayOut, ...]":
+    from planner.advice import ways_out
+
+    with _calm(verbose), _no_exit(run):
+        return ways_out(run, budget_bytes=error.budget_bytes, device=profile, report=report)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether an error is what other code made of an interrupt: compiled modules turn it into an ImportError."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+@contextmanager
+def _imports(feature: str, extra: str = "solve") -> Iterator[None]:
+    """Around imports of an extra: one that is absent is named, and an interrupt ends the process there and then.
+
+    An exception would not do: raised while a compiled module loads, it comes out as an ImportError that has
+    lost its cause. Nothing is open yet that ending could leave half done.
+    """
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        _say(_INTERRUPTED)
+        os._exit(_INTERRUPTED_STATUS)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        with needs(feature, extra):
+            yield
+        return
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        with needs(feature, extra):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _calm(verbose: bool) -> Iterator[None]:
+    """While the model's code runs: no warnings or log lines, and what it prints stays out of our results."""
+    with redirect_stdout(sys.stderr), nullcontext() if verbose else warnings.catch_warnings():
+        if verbose:
+            yield
+            return
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+@contextmanager
+def _no_exit(run: "RunSpec") -> Iterator[None]:
+    """While the model's code runs: what would end the process silently is an error like any other."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit, GeneratorExit, and what test libraries raise to skip
+        line = run.lines[("model",)].line if run.lines else None
+        what = f"with exit status {error.code or 0}" if isinstance(error, SystemExit) else f"by {type(error).__name__}"
+        raise SpecError(f"the model's code ended the program {what}", path=run.path, line=line, key="model") from error
+
+
+if __name__ == "__main__":
+    main()

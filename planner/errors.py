@@ -146,7 +146,8 @@ class InfeasibleError(PlannerError):
         smallest_peak_bytes: The smallest peak that any plan found reaches.
         bound_bytes: No plan can peak below this.
         where: The op or phase at which the smallest peak is reached.
-        is_proven: Whether it is proven that no plan fits; otherwise the time limit ended the search.
+        is_proven: Whether it is proven that no plan fits; otherwise the time limit ended the search, or the plans
+            that should fit did not when they were rehearsed.
         ways_out: What the user could change, cheapest first.
     """
 
@@ -191,6 +192,10 @@ class HostMemoryError(PlannerError):
         super().__init__(message)
         self.needed_bytes = needed_bytes
         self.limit_bytes = limit_bytes
+
+
+class RehearsalError(PlannerError):
+    """A plan that the runtime cannot carry out on the step it was made for; its cause says why."""
 
 
 class ReplayError(PlannerError):

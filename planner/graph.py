@@ -152,8 +152,8 @@ class StaticMemory:
         return self.resident_bytes + self.gradients_bytes + self.unsharded_bytes
 
     @property
-    def optimizer_step_bytes(self) -> int:
-        """Bytes alive at the height of the optimizer step, when nothing is gathered."""
+    def optimizer_peak_bytes(self) -> int:
+        """Bytes alive during the optimizer step: activations are gone, and nothing is gathered."""
         return self.resident_bytes + self.gradients_bytes + self.optimizer_transient_bytes
 
 
@@ -173,6 +173,11 @@ class StepInfo:
     # With FSDP, bytes of the sharded gradient that remains per byte of the traced one, which is freed once
     # reduced.
     sharded_gradient_ratio: float = 0.0
+
+
+def op_in_words(op: Op) -> str:
+    """The op and the module it belongs to, for a person."""
+    return f"{op.name} of {op.module_fqn or 'the model'}"
 
 
 def ops(graph: OpGraph) -> tuple[Op, ...]:

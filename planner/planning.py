@@ -8,10 +8,11 @@ from typing import Any
 
 from planner.device import DeviceProfile, load_device
 from planner.errors import InfeasibleError
-from planner.graph import OpGraph, Phase, StorageKind, saved_tensors, step_info, storages, values
+from planner.graph import OpGraph, StorageKind, op_in_words, saved_tensors, step_info, storages, values
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.problem import Problem, build_problem
 from planner.simulation.liveness import Point, Timeline
+from planner.simulation.rehearsal import Rehearsal, Rehearse
 from planner.solving.baselines import Baseline, baselines
 from planner.solving.search import Limits, LowestPeak, Solution, Status, lowest_peak, solve
 from planner.units import format_bytes, parse_bytes
@@ -19,17 +20,27 @@ from planner.units import format_bytes, parse_bytes
 _NS_PER_S = 1_000_000_000
 # What finding the smallest reachable peak may take, once the budget has proven too small.
 _LOWEST_PEAK_TIME_S = 15.0
+# How often to solve when a rehearsal peaks over the budget.
+_MAX_ROUNDS = 3
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A plan and what it took to find it."""
+    """A plan and what it took to find it.
+
+    Attributes:
+        timeline: of the plan, as the simulation has it.
+        rehearsal: of the plan, which then predicts this peak; None if there was none.
+        solve_s, rehearse_s: what the solver and the rehearsals took, all rounds together.
+    """
 
     plan: Plan
     timeline: Timeline
+    rehearsal: Rehearsal | None
     solve_s: float
+    rehearse_s: float
 
 
 def solve_graph(
@@ -38,19 +49,25 @@ def solve_graph(
     budget: str | int,
     device: str | Mapping[str, Any] | DeviceProfile = "h100-80gb",
     limits: Limits = Limits(),  # noqa: B008  # frozen
+    rehearse: Rehearse | None = None,
     report: Progress = lambda _: None,
 ) -> Outcome:
     """The cheapest plan for a traced step that fits the budget.
+
+    A rehearsal has the last word on the peak: if it is over the budget, the step is solved again for a budget lower by
+    what the rehearsal found on top, at most three times in all.
 
     Args:
         graph: from `planner.trace`.
         budget: bytes, or text with a unit such as "40GB" (10⁹) or "40GiB" (2³⁰).
         device: a profile, its name, or a mapping that describes one.
-        limits: time and tolerance.
+        limits: time and tolerance; a later round has what time the ones before it left.
+        rehearse: runs a plan on the step that the graph was traced from, as
+            `functools.partial(planner.rehearse, step)` does; without it the peak is that of the simulation alone.
         report: called with lines of progress.
 
     Raises:
-        InfeasibleError: no plan fits, or none was found in time; says how low the peak can get.
+        InfeasibleError: no plan fits, or none was found in time or in three rounds; says how low the peak can get.
         UnitError: the budget has no unit or is not positive.
         DeviceError: the device is unknown.
     """
@@ -58,6 +75,60 @@ def solve_graph(
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     problem = build_problem(graph, profile)
     known = baselines(problem, graph)
+    rounds: list[_Round] = []
+    solver_budget_bytes = budget_bytes
+    while len(rounds) < _MAX_ROUNDS:
+        solve_s = sum(past.solution.wall_s for past in rounds)
+        left = replace(limits, time_s=max(0.0, limits.time_s - solve_s))
+        try:
+            solution = _solved(graph, problem, known, solver_budget_bytes, left, report)
+        except InfeasibleError as error:
+            if not rounds:
+                raise
+            raise _over_budget(graph, rounds, budget_bytes) from error
+        if rounds:
+            solution = _bounded(solution, rounds[0].solution.bound_ns, limits)
+        assert solution.timeline is not None
+        plan = make_plan(graph, problem, solution, known, budget_bytes=budget_bytes, device=profile.name)
+        rehearsal = None if rehearse is None else rehearse(plan)
+        if rehearsal is not None:
+            report(_rehearsed_line(plan, rehearsal))
+        if rehearsal is None or rehearsal.peak_bytes <= budget_bytes:
+            return Outcome(
+                plan=_with_peak_of(plan, rehearsal),
+                timeline=solution.timeline,
+                rehearsal=rehearsal,
+                solve_s=solve_s + solution.wall_s,
+                rehearse_s=(rehearsal.wall_s if rehearsal else 0.0) + sum(past.rehearsal.wall_s for past in rounds),
+            )
+        rounds.append(_Round(solution=solution, rehearsal=rehearsal))
+        # From the peak, not from the budget that was solved for: the plan may have stayed below it by more than this,
+        # and would be found again.
+        solver_budget_bytes = solution.timeline.peak_bytes - (rehearsal.peak_bytes - budget_bytes)
+    raise _over_budget(graph, rounds, budget_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """A plan that was over budget in its rehearsal."""
+
+    solution: Solution
+    rehearsal: Rehearsal
+
+
+def _solved(
+    graph: OpGraph,
+    problem: Problem,
+    known: tuple[Baseline, ...],
+    budget_bytes: int,
+    limits: Limits,
+    report: Progress,
+) -> Solution:
+    """A solution with a plan.
+
+    Raises:
+        InfeasibleError: there is none, or none was found in time.
+    """
     solution = solve(
         problem,
         budget_bytes=budget_bytes,
@@ -65,17 +136,64 @@ def solve_graph(
         known=[baseline.kept for baseline in known],
         report=report,
     )
-    if solution.timeline is None:
-        report("no plan found yet; looking for the smallest peak")
-        lowest = lowest_peak(
-            problem, limits=Limits(time_s=_LOWEST_PEAK_TIME_S), known=[baseline.kept for baseline in known]
-        )
-        if lowest.timeline.peak_bytes > budget_bytes:
-            raise _infeasible(graph, problem, lowest, solution, budget_bytes)
-        solution = _lowest_as_solution(lowest, solution)
+    if solution.timeline is not None:
+        return solution
+    report("no plan found yet; looking for the smallest peak")
+    lowest = lowest_peak(
+        problem, limits=Limits(time_s=_LOWEST_PEAK_TIME_S), known=[baseline.kept for baseline in known]
+    )
+    if lowest.timeline.peak_bytes > budget_bytes:
+        raise _infeasible(graph, problem, lowest, solution, budget_bytes)
+    return _lowest_as_solution(lowest, solution)
+
+
+def _bounded(solution: Solution, bound_ns: int, limits: Limits) -> Solution:
+    """The solution of a later round with what the first one proved: that bound is for the budget the user gave."""
     assert solution.timeline is not None
-    plan = make_plan(graph, problem, solution, known, budget_bytes=budget_bytes, device=profile.name)
-    return Outcome(plan=plan, timeline=solution.timeline, solve_s=solution.wall_s)
+    cost_ns = solution.timeline.recompute_ns
+    gap = (cost_ns - bound_ns) / cost_ns if cost_ns else 0.0
+    return replace(
+        solution, bound_ns=bound_ns, gap=gap, status=Status.OPTIMAL if gap <= limits.gap else Status.FEASIBLE
+    )
+
+
+def _rehearsed_line(plan: Plan, rehearsal: Rehearsal) -> str:
+    off_bytes = rehearsal.peak_bytes - plan.predicted.peak_bytes
+    apart = f", {off_bytes:+,} bytes from the simulation ({plan.predicted.peak_at})" if off_bytes else ""
+    fallbacks = f", {rehearsal.fallbacks} forwards fell back to keeping everything" if rehearsal.fallbacks else ""
+    return (
+        f"rehearsed: peak {rehearsal.peak_bytes / 1e9:.3f} GB ({rehearsal.peak_at}) in {rehearsal.wall_s:.1f} s"
+        f"{apart}{fallbacks}"
+    )
+
+
+def _with_peak_of(plan: Plan, rehearsal: Rehearsal | None) -> Plan:
+    """The plan, predicting what its rehearsal found, if there was one."""
+    if rehearsal is None or rehearsal.peak_bytes == plan.predicted.peak_bytes:
+        return plan  # whose place is the more exact: it names the module of a replayed op
+    predicted = replace(plan.predicted, peak_bytes=rehearsal.peak_bytes, peak_at=rehearsal.peak_at)
+    return replace(plan, predicted=predicted)
+
+
+def _over_budget(graph: OpGraph, rounds: list[_Round], budget_bytes: int) -> InfeasibleError:
+    """That plans which should fit do not when the runtime carries them out."""
+    best = min((past.rehearsal for past in rounds), key=lambda rehearsal: rehearsal.peak_bytes)
+    first = rounds[0].solution.timeline
+    assert first is not None
+    static_bytes = step_info(graph).static.total_bytes
+    how_often = "1 round" if len(rounds) == 1 else f"{len(rounds)} rounds"
+    return InfeasibleError(
+        f"no plan was found that stays within {format_bytes(budget_bytes)} when the runtime carries it out: in "
+        f"{how_often} the lowest rehearsed peak is {format_bytes(best.peak_bytes)} ({best.peak_at}), where "
+        f"the first was simulated at {format_bytes(first.peak_bytes)}; please report this with the model, or raise "
+        "the budget",
+        budget_bytes=budget_bytes,
+        static_bytes=static_bytes,
+        smallest_peak_bytes=best.peak_bytes,
+        bound_bytes=static_bytes,
+        where=best.peak_at,
+        is_proven=False,
+    )
 
 
 def smallest_peak(graph: OpGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S) -> LowestPeak:
@@ -188,8 +306,7 @@ def describe_point(graph: OpGraph, problem: Problem, point: Point | None) -> str
     # An unpack step has no op; what follows it is the backward op that asked for the tensor.
     step = next(step for step in range(point.step, step_info(graph).steps) if step in graph.nodes)
     record = graph.nodes[step]["op"]
-    phase = "forward" if record.phase is Phase.FORWARD else "backward"
-    return f"{phase}, {record.name} of {record.module_fqn or 'the model'}"
+    return f"{record.phase}, {op_in_words(record)}"
 
 
 def _decisions(graph: OpGraph, problem: Problem, kept: frozenset[int]) -> tuple[Decision, ...]:

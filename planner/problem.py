@@ -4,7 +4,8 @@
 integer: bytes and nanoseconds. The budget is not part of the problem, so one problem serves many budgets.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from planner.blocks import BlockIndex, block_levels
@@ -15,6 +16,8 @@ from planner.graph import (
     Op,
     OpGraph,
     Phase,
+    StaticMemory,
+    Storage,
     StorageKind,
     modules,
     ops,
@@ -187,7 +190,7 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
         ops=replay_ops,
         base_bytes=_base_bytes(graph),
         backward_step=step_info(graph).backward_step,
-        optimizer_peak_bytes=static.optimizer_step_bytes,
+        optimizer_peak_bytes=static.optimizer_peak_bytes,
         step_ns=round((sum(op_seconds(op, device) for op in ops(graph)) + optimizer_s) * _NS_PER_S),
     )
 
@@ -285,21 +288,52 @@ def _base_bytes(graph: OpGraph) -> tuple[int, ...]:
     """Bytes alive at each step whatever the plan."""
     info = step_info(graph)
     held = _never_unpacked(graph)
-    change = [0] * (info.steps + 1)
-    change[0] += info.static.resident_bytes
-    for storage in storages(graph):
+    return alive_bytes(
+        (replace(s, free_step=info.steps) if s.index in held else s for s in storages(graph)),
+        ops(graph),
+        static=info.static,
+        sharded_gradient_ratio=info.sharded_gradient_ratio,
+        steps=info.steps,
+    )
+
+
+def alive_bytes(
+    lives: Iterable[Storage],
+    ran: Iterable[Op],
+    *,
+    static: StaticMemory,
+    sharded_gradient_ratio: float,
+    steps: int,
+) -> tuple[int, ...]:
+    """Bytes alive at each step: the storages' lives, the workspaces of ops, and static memory.
+
+    Of static memory, gradients come as they are made.
+
+    The optimizer step comes after the last of these and is not among them; see `StaticMemory`.
+
+    Args:
+        lives: storages; parameters and buffers among them are counted by `static` instead, and inputs and constants
+            live from the first step on.
+        ran: the ops.
+        static: what stays through the step, gradients apart.
+        sharded_gradient_ratio: see `StepInfo`; that part of each gradient stays when it is freed.
+        steps: of the step.
+    """
+    change = [0] * (steps + 1)
+    change[0] += static.resident_bytes
+    for storage in lives:
         if storage.kind in _COUNTED_ELSEWHERE:
             continue
         start = 0 if storage.kind in (StorageKind.INPUT, StorageKind.CONSTANT) else storage.alloc_step
-        end = info.steps if storage.index in held else min(storage.free_step, info.steps)
-        change[min(start, info.steps)] += storage.size_bytes
-        if storage.kind is StorageKind.GRADIENT and info.sharded_gradient_ratio:
-            change[end] += round(storage.size_bytes * info.sharded_gradient_ratio)
+        end = min(storage.free_step, steps)
+        change[min(start, steps)] += storage.size_bytes
+        if storage.kind is StorageKind.GRADIENT and sharded_gradient_ratio:
+            change[end] += round(storage.size_bytes * sharded_gradient_ratio)
         change[end] -= storage.size_bytes
-    for op in ops(graph):
+    for op in ran:
         change[op.step] += op.workspace_bytes
         change[op.step + 1] -= op.workspace_bytes
-    return tuple(accumulate(change))[: info.steps]
+    return tuple(accumulate(change))[:steps]
 
 
 def _never_unpacked(graph: OpGraph) -> set[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -14,9 +15,10 @@ from planner.planning import fingerprint, solve_graph
 from planner.runtime.handle import AppliedPlan, apply
 from planner.runtime.live import LiveRun, make_live
 from planner.runtime.measure import Memory, measure_peak, seconds
+from planner.runtime.rehearsal import rehearse
 from planner.solving.search import Limits
 from planner.spec import ModelKind, ParallelSpec, PrecisionSpec, RunSpec
-from planner.tracing import Kernels, trace_spec
+from planner.tracing import Kernels, located_in, prepare_spec, trace_spec, trace_step
 
 # A prediction that is further off than this does not pass.
 TOLERANCE = 0.02
@@ -148,7 +150,9 @@ def _runnable(spec: RunSpec, layers: int | None, notes: list[str]) -> RunSpec:
 def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[str], report: Report) -> Plan:
     """A plan for the step as it runs here, at the budget that lies as far between the baselines' peaks."""
     kernels = Kernels.CPU if place.type == "cpu" else Kernels.CUDA
-    graph = trace_spec(spec, kernels=kernels)
+    step = prepare_spec(spec, kernels=kernels)
+    with located_in(spec):
+        graph = trace_step(step)
     profile = load_device(spec.device, directory=Path(spec.path).parent)
     lowest, highest = _span(plan)
     share = min(1.0, max(0.0, (plan.budget_bytes - lowest) / max(1, highest - lowest)))
@@ -160,7 +164,9 @@ def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[st
         "lowest baseline's peak to no checkpointing"
     )
     report(f"solving for {budget / 1e9:.3f} GB")
-    return solve_graph(graph, budget=budget, device=profile, limits=Limits(), report=report).plan
+    return solve_graph(
+        graph, budget=budget, device=profile, limits=Limits(), rehearse=partial(rehearse, step), report=report
+    ).plan
 
 
 def _span(plan: Plan) -> tuple[int, int]:

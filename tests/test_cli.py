@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from planner import __version__
 from planner.cli import main
 from planner.errors import InfeasibleError
+from planner.simulation.rehearsal import Rehearsal
 
 pytest.importorskip("torch")
 pytest.importorskip("ortools")
@@ -146,7 +147,7 @@ def test_solve_prints_nothing_but_one_object_as_json(spec: str) -> None:
     assert ("optimal", 0, 10**9, "out.yaml") == tuple(found[key] for key in ("status", "gap", "budget_bytes", "plan"))
     assert {
         *("predicted_peak_bytes", "predicted_peak_at", "predicted_step_s", "recompute_s", "stall_s"),
-        *("host_bytes", "solve_seconds", "trace_seconds", "baselines", "notes"),
+        *("host_bytes", "solve_seconds", "trace_seconds", "rehearse_seconds", "baselines", "notes"),
     } <= set(found)
     static = found["static_bytes"]
     assert static["total"] == sum(size for part, size in static.items() if part != "total")
@@ -405,6 +406,65 @@ def test_a_search_that_ran_out_of_time_is_unknown_not_infeasible(spec: str, monk
     monkeypatch.setattr("planner.planning.solve_graph", give_up)
     result = run("solve", spec, "--budget", "5B", "--json", "--no-advice")
     assert (1, "unknown") == (result.exit_code, json.loads(result.stdout)["status"])
+
+
+def test_solve_rehearses_the_plan_it_writes(spec: str) -> None:
+    budget = f"{peaks(spec)['selective']}B"
+    result = run("solve", spec, "--budget", budget)
+
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("planner: rehearsed: peak "))
+    assert "from the simulation" not in line
+    assert re.search(r"^Took .* to rehearse$", result.stdout, re.MULTILINE)
+
+
+def over_budget(step: Any, plan: Any) -> Rehearsal:
+    """A rehearsal of a plan that always takes a byte more than it may."""
+    peak_bytes = plan.budget_bytes + 1
+    return Rehearsal(peak_bytes=peak_bytes, peak_at="backward", live_bytes=(), replays=0, fallbacks=0, wall_s=0.0)
+
+
+@pytest.mark.parametrize("more", [(), ("-o", "-"), ("--json",)])
+def test_a_plan_that_the_runtime_cannot_keep_within_the_budget_is_not_written(
+    spec: str, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    budget = f"{peaks(spec)['selective']}B"
+    monkeypatch.setattr("planner.runtime.rehearsal.rehearse", over_budget)
+
+    before = files()
+    result = run("solve", spec, "--budget", budget, "--no-advice", "--quiet", *more)
+
+    assert 1 == result.exit_code
+    assert before == files()
+    assert "decisions:" not in result.stdout
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("planner: error: no plan was found that stays within ")
+    assert "in 3 rounds" in line
+
+
+def test_a_model_that_fails_only_in_a_rehearsal_is_one_line_with_its_place() -> None:
+    code = """
+    import torch
+    from torch import nn
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(32, 32)
+            self.left = 1
+
+        def forward(self, input):
+            self.left -= 1
+            if self.left < 0:
+                raise RuntimeError("only once")
+            return torch.tanh(self.inner(input))
+
+    def build():
+        return Twice()
+    """
+    line = refused("solve", write_spec(code), "--budget", "1GB", "--quiet")
+
+    assert line.startswith("model.yaml:2: model.factory: ")
+    assert "only once" in line
 
 
 # ---- mistakes

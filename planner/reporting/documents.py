@@ -31,6 +31,7 @@ def plan_document(summary: PlanSummary) -> Document:
         "host_bytes": predicted.host_bytes,
         "solve_seconds": round(summary.solve_s, 3),
         "trace_seconds": round(summary.trace_s, 3),
+        "rehearse_seconds": round(summary.rehearse_s, 3),
         "baselines": [asdict(row) for row in plan.baselines],
         "decisions": {
             str(retention): {
@@ -49,7 +50,9 @@ def plan_document(summary: PlanSummary) -> Document:
 
 
 def infeasible_document(summary: InfeasibleSummary) -> Document:
-    """What `planner solve --json` prints without a plan; "unknown" when the time limit ended the search."""
+    """What `planner solve --json` prints without a plan; "unknown" when the time limit or rehearsals ended the
+    search.
+    """
     return {
         "status": "infeasible" if summary.is_proven else "unknown",
         "message": summary.message,

@@ -114,6 +114,7 @@ class PlanSummary:
     notes: tuple[str, ...]
     trace_s: float
     solve_s: float
+    rehearse_s: float
     path: Path
 
 
@@ -175,7 +176,7 @@ def summarize_trace(graph: OpGraph, *, seconds: float, top: int = 10) -> TraceSu
 
 
 def summarize_plan(
-    plan: Plan, graph: OpGraph, *, trace_s: float, solve_s: float, path: Path, top: int = 10
+    plan: Plan, graph: OpGraph, *, trace_s: float, solve_s: float, rehearse_s: float, path: Path, top: int = 10
 ) -> PlanSummary:
     """The summary of a plan for a traced step, with at most `top` groups of decisions."""
     kept = _activations(graph)
@@ -193,6 +194,7 @@ def summarize_plan(
         notes=info.notes,
         trace_s=trace_s,
         solve_s=solve_s,
+        rehearse_s=rehearse_s,
         path=path,
     )
 

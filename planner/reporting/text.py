@@ -32,7 +32,8 @@ def plan_text(summary: PlanSummary) -> str:
         [
             *wrapped(f"Peak at    {_op(predicted.peak_at)}"),
             f"Solver     {plan.solver.status}: {_proof(plan)}",
-            f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve",
+            f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve, "
+            f"{duration(summary.rehearse_s)} to rehearse",
         ],
         _retentions(plan, summary.retentions),
         _groups(summary.groups),
@@ -43,7 +44,7 @@ def plan_text(summary: PlanSummary) -> str:
 
 def infeasible_text(summary: InfeasibleSummary) -> str:
     """What `planner solve` prints when no plan fits."""
-    verdict = "no plan fits" if summary.is_proven else "no plan was found in time"
+    verdict = "no plan fits" if summary.is_proven else "no plan was found"
     return _joined(
         [f"{summary.model} on {summary.device}, budget {gigabytes(summary.budget_bytes)}: {verdict}"],
         _static(summary.static),

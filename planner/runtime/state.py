@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from planner.errors import ReplayError
+from planner.runtime.autocasting import no_autocast
 from planner.runtime.offload import HostCopies
 from planner.runtime.program import Program, made_by
 from planner.runtime.tape import Digest, Literal, TapeOp, Window, digest_of
@@ -248,7 +249,7 @@ class ForwardState:
     def _replay(self, wanted: int) -> None:
         """Run the ops that the value still lacks, in forward order."""
         is_last = not _keeps_graph()
-        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+        with torch.no_grad(), no_autocast(self._device.type):
             for op in self._lacking(wanted):
                 self._run(op, is_last=is_last)
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from planner.errors import PlanMismatchError
+from planner.runtime.autocasting import autocast_state
 
 _SCALARS = bool | int | float | complex | str | torch.dtype | None
 # Compared by more than equality.
@@ -96,8 +97,7 @@ class ModelWatch:
             tuple([None if isinstance(leaf, torch.Tensor) else _plain(leaf) for leaf in leaves]),
             tuple([module.training for module in self._modules]),
             tuple([_requires_grad(table.get(name)) for table, name, _, _ in self._tensors]),
-            torch.is_autocast_enabled(device.type),
-            torch.get_autocast_dtype(device.type),
+            autocast_state(device.type),
         )
         return signature, inputs
 

@@ -1,6 +1,7 @@
 """From a model to the op graph of one training step, without weights and without a GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -19,18 +20,43 @@ from planner.tracing.build import (
     loss_function,
 )
 from planner.tracing.lowering import Kernels
-from planner.tracing.step import StepSettings, trace_step
+from planner.tracing.step import Step, StepSettings, trace_step
 
-__all__ = ["Kernels", "trace", "trace_module", "trace_spec"]
+__all__ = [
+    "Kernels",
+    "Step",
+    "located_in",
+    "prepare",
+    "prepare_module",
+    "prepare_spec",
+    "trace",
+    "trace_module",
+    "trace_spec",
+    "trace_step",
+]
 
 
 def trace(
-    subject: RunSpec | torch.nn.Module, args: tuple[Any, ...] = (), kwargs: Any = None, **options: Any
+    subject: Step | RunSpec | torch.nn.Module, args: tuple[Any, ...] = (), kwargs: Any = None, **options: Any
 ) -> OpGraph:
-    """The op graph of one training step of a spec or a live module; see `trace_spec` and `trace_module`."""
+    """The op graph of one training step of a prepared step, a spec or a live module; see `prepare`.
+
+    Raises:
+        SpecError: the model cannot be built from the spec.
+        TraceError: the step cannot run on tensors without data.
+    """
+    if isinstance(subject, Step):
+        return trace_step(subject)
     if isinstance(subject, RunSpec):
         return trace_spec(subject, **options)
     return trace_module(subject, args, kwargs, **options)
+
+
+def prepare(subject: RunSpec | torch.nn.Module, args: tuple[Any, ...] = (), kwargs: Any = None, **options: Any) -> Step:
+    """A step to trace and to rehearse plans on; see `prepare_spec` and `prepare_module`."""
+    if isinstance(subject, RunSpec):
+        return prepare_spec(subject, **options)
+    return prepare_module(subject, args, kwargs, **options)
 
 
 def trace_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> OpGraph:
@@ -39,6 +65,17 @@ def trace_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> OpGraph:
     Raises:
         SpecError: the model cannot be built from the spec.
         TraceError: a step of the model cannot run on tensors without data.
+    """
+    step = prepare_spec(spec, kernels=kernels)
+    with located_in(spec):
+        return trace_step(step)
+
+
+def prepare_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> Step:
+    """The step that a spec describes, its module on the meta device.
+
+    Raises:
+        SpecError: the model cannot be built from the spec.
     """
     built = build_model(spec)
     parameter_dtype, compute_dtype = str(spec.precision.parameters), str(spec.precision.compute)
@@ -60,8 +97,14 @@ def trace_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> OpGraph:
         tokens=spec.batch.micro_batch * (spec.batch.sequence_length or 1),
         notes=built.notes,
     )
+    return Step(module=built.module, inputs=inputs, loss=loss_function(spec), settings=settings)
+
+
+@contextmanager
+def located_in(spec: RunSpec) -> Iterator[None]:
+    """Around a run of the spec's step: an error of the model's comes out with the place in the spec that chose it."""
     try:
-        return trace_step(built.module, inputs, loss=loss_function(spec), settings=settings)
+        yield
     except TraceError as error:
         raise located(error, spec) from error.__cause__
 
@@ -87,13 +130,30 @@ def trace_module(
     Raises:
         TraceError: a step of the module cannot run on tensors without data.
     """
+    return trace_step(prepare_module(module, args, kwargs, optimizer=optimizer, attention=attention, kernels=kernels))
+
+
+def prepare_module(
+    module: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: str = "adamw",
+    attention: AttentionKernel = AttentionKernel.FLASH,
+    kernels: Kernels = Kernels.CUDA,
+) -> Step:
+    """The step of a live module called with the given arguments, on a copy of it; see `trace_module`.
+
+    Raises:
+        TraceError: the module has nothing to train.
+    """
     check_parameters(module, type(module).__name__)
     meta = _meta_copy(module)
     dtype = next(str(p.dtype).removeprefix("torch.") for p in meta.parameters())
     meta_args, meta_kwargs = _to_meta((tuple(args), dict(kwargs or {})))
-    return trace_step(
-        meta,
-        meta_kwargs,
+    return Step(
+        module=meta,
+        inputs=meta_kwargs,
         positional=meta_args,
         loss=lambda output, _: default_loss(output),
         settings=StepSettings(

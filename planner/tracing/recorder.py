@@ -2,7 +2,8 @@
 
 The recorder keeps nothing that autograd saves: pack drops the tensor, unpack hands out a fresh one of the
 same layout. What remains alive is alive for another reason, so every storage shows its natural life, and
-every fresh tensor shows exactly how long backward holds what it unpacked.
+every fresh tensor shows how long a formula of backward holds what it unpacked. Autograd itself lets go of a
+saved tensor only when the whole node is done, which is after the gradients have been summed to their shapes.
 """
 
 import weakref
@@ -11,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -284,7 +286,7 @@ class Recorder(TorchDispatchMode):
         kind = self.storages[self.values[record.value].storage].kind
         is_kept = self._keep_saved or kind in STATIC_KINDS
         layout = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
-        return _Packed(record, layout, tensor if is_kept else None, self._leave_formula)
+        return _Packed(record, layout, tensor if is_kept else None, partial(self._on_packed_release, record))
 
     def describe_packed(self, tensor: torch.Tensor) -> SavedRecord:
         """The next entry in the list of saved tensors: where it is packed, and what made it."""
@@ -331,6 +333,12 @@ class Recorder(TorchDispatchMode):
         self._watches[address] = weakref.ref(storage, on_free)
         self.step += 1
         return tensor
+
+    def _on_packed_release(self, record: SavedRecord) -> None:
+        self._leave_formula()
+        for use in record.uses:
+            if use[1] != NEVER:  # else someone holds the unpacked tensor, who lets go of it later
+                use[1] = self.step
 
     def _leave_formula(self) -> None:
         self._is_in_formula = False

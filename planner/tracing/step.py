@@ -1,7 +1,8 @@
 """Runs one step of a module under the recorder and turns what it saw into an op graph."""
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,56 +64,106 @@ class StepSettings:
     notes: tuple[str, ...] = ()
 
 
-def trace_step(
-    module: torch.nn.Module,
-    inputs: Mapping[str, Any],
-    *,
-    positional: tuple[Any, ...] = (),
-    loss: LossFunction,
-    settings: StepSettings,
-) -> OpGraph:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One training step that can be run on tensors without data, any number of times.
+
+    Attributes:
+        module: on the meta device, in training mode; running the step sets its parameters' gradients and clears them.
+        inputs: keyword arguments of forward, on the meta device.
+        positional: positional arguments of forward.
+        loss: scalar from forward's output and the inputs.
+        settings: everything else.
+    """
+
+    module: torch.nn.Module
+    inputs: Mapping[str, Any]
+    positional: tuple[Any, ...] = ()
+    loss: LossFunction
+    settings: StepSettings
+
+    @property
+    def named_inputs(self) -> dict[str, torch.Tensor]:
+        """The tensors the caller holds, by the name under which a report shows them."""
+        named = {**self.inputs, **{f"argument {position}": item for position, item in enumerate(self.positional)}}
+        return {name: item for name, item in named.items() if isinstance(item, torch.Tensor)}
+
+
+class StepRunner:
+    """Runs forwards of a step with the operators of the device and the kernels that its settings name."""
+
+    def __init__(self, step: Step) -> None:
+        settings = step.settings
+        self._step = step
+        self._autocast = None
+        if settings.fsdp == 1 and settings.parameter_dtype != settings.compute_dtype:
+            self._autocast = Autocast(getattr(torch, settings.compute_dtype))
+        self._lowering = KernelLowering(kernels=settings.kernels, attention=settings.attention, autocast=self._autocast)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know of the kernels chosen."""
+        return self._lowering.notes
+
+    def forward(self) -> tuple[Any, torch.Tensor]:
+        """What forward returned, and the loss; the casts of autocast are forgotten.
+
+        Raises:
+            TraceError: the loss is not a scalar, or depends on no parameter.
+        """
+        step = self._step
+        with torch.device("meta"), self._lowering:
+            output = step.module(*step.positional, **step.inputs)
+            scalar = step.loss(output, step.inputs)
+        if self._autocast is not None:
+            self._autocast.forget()
+        _check_loss(scalar)
+        return output, scalar
+
+
+def trace_step(step: Step) -> OpGraph:
     """The op graph of one forward and backward of a module on meta tensors.
 
     The caller is assumed to hold the inputs and the outputs of forward until the step ends, as a plain loop
     does.
 
-    Args:
-        module: on the meta device, in training mode; its parameters' gradients are set and cleared again.
-        inputs: keyword arguments of forward, on the meta device.
-        positional: positional arguments of forward.
-        loss: scalar from forward's output and the inputs.
-        settings: everything else.
-
     Raises:
         TraceError: forward, loss or backward failed on tensors without data; names the module.
     """
-    autocast = None
-    if settings.fsdp == 1 and settings.parameter_dtype != settings.compute_dtype:
-        autocast = Autocast(getattr(torch, settings.compute_dtype))
-    lowering = KernelLowering(kernels=settings.kernels, attention=settings.attention, autocast=autocast)
-    recorder = Recorder(module, _named_tensors(inputs, positional), kernels=settings.kernels)
+    module, runner = step.module, StepRunner(step)
+    recorder = Recorder(module, step.named_inputs, kernels=step.settings.kernels)
     module.zero_grad(set_to_none=True)
     try:
-        with assumptions() as notes, recorder.watching(), torch.enable_grad():
-            with torch.device("meta"), lowering:
-                output = module(*positional, **inputs)
-                scalar = loss(output, inputs)
-            if autocast is not None:
-                autocast.forget()
-            _check_loss(scalar)
+        with explained(recorder), assumptions() as notes, recorder.watching(), torch.enable_grad():
+            output, scalar = runner.forward()
             recorder.begin_backward()
             scalar.backward()  # type: ignore[no-untyped-call]
-        recorder.finish(module)
-    except PlannerError as error:
-        raise _in_module(error, recorder.current_module) from error.__cause__
-    except Exception as error:
-        raise _trace_error(error, recorder.current_module) from error
+        with explained(recorder):
+            recorder.finish(module)
     finally:
         module.zero_grad(set_to_none=True)
     del output, scalar
     merge_accumulations(recorder)
-    notes = [*settings.notes, *notes, *lowering.notes, *_routing_notes(recorder)]
-    return _assemble(recorder, module, replace(settings, notes=tuple(notes)))
+    notes = [*step.settings.notes, *notes, *runner.notes, *_routing_notes(recorder)]
+    return _assemble(recorder, module, replace(step.settings, notes=tuple(notes)))
+
+
+@contextmanager
+def explained(recorder: Recorder | None = None) -> Iterator[None]:
+    """Around what the model runs: any error comes out as the planner's own.
+
+    Args:
+        recorder: knows which module was running.
+
+    Raises:
+        TraceError: the model's code failed on tensors without data.
+    """
+    try:
+        yield
+    except PlannerError as error:
+        raise _in_module(error, recorder.current_module if recorder else "") from error.__cause__
+    except Exception as error:
+        raise _trace_error(error, recorder.current_module if recorder else "") from error
 
 
 def _routing_notes(recorder: Recorder) -> list[str]:
@@ -120,12 +171,6 @@ def _routing_notes(recorder: Recorder) -> list[str]:
     if not any(op.name.startswith(_GROUPED_PRODUCT) for op in recorder.ops):
         return []
     return ["experts are assumed to share the tokens evenly: sizes and FLOPs do not depend on it, times do"]
-
-
-def _named_tensors(inputs: Mapping[str, Any], positional: tuple[Any, ...]) -> dict[str, torch.Tensor]:
-    """The tensors the caller holds, by the name under which a report shows them."""
-    named = {**inputs, **{f"argument {position}": item for position, item in enumerate(positional)}}
-    return {name: item for name, item in named.items() if isinstance(item, torch.Tensor)}
 
 
 def _check_loss(scalar: Any) -> None:
@@ -177,9 +222,24 @@ def _assemble(recorder: Recorder, module: torch.nn.Module, settings: StepSetting
             gc.enable()
 
 
-def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) -> OpGraph:
-    table = module_table(module)
-    parameters = _parameters(module, table)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """What a finished recording comes to in memory.
+
+    Attributes:
+        storages: with the lives they have under the settings: with FSDP, unsharded gradients die once reduced.
+        static: what is counted apart from the storages.
+        sharded_gradient_ratio: see `StepInfo`.
+    """
+
+    storages: tuple[Storage, ...]
+    static: StaticMemory
+    sharded_gradient_ratio: float
+
+
+def accounts(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) -> Accounts:
+    """The memory of a finished recording of a step of the module."""
+    parameters = _parameters(module, module_table(module))
     storages = _storages(recorder)
     static = static_memory(
         parameters,
@@ -192,7 +252,7 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
     )
     ratio = _sharded_gradient_ratio(static, storages, settings.fsdp)
     if settings.fsdp > 1:
-        levels = block_levels(table)
+        levels = block_levels(module_table(module))
         storages = shard_storages(
             storages,
             parameters,
@@ -206,12 +266,17 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
             backward_step=recorder.backward_step,
             steps=recorder.step,
         )
+    return Accounts(storages=storages, static=static, sharded_gradient_ratio=ratio)
+
+
+def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) -> OpGraph:
+    memory = accounts(recorder, module, settings)
     return build_graph(
         ops=recorder.ops,
-        storages=storages,
+        storages=memory.storages,
         values=_values(recorder),
         saved_tensors=recorder.saved_tensors(),
-        modules=table,
+        modules=module_table(module),
         step=StepInfo(
             model=settings.name or type(module).__name__,
             torch_version=torch.__version__.partition("+")[0],
@@ -219,10 +284,10 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
             steps=recorder.step,
             backward_step=recorder.backward_step,
             parameters=sum(parameter.numel() for parameter in module.parameters()),
-            static=static,
+            static=memory.static,
             tokens=settings.tokens,
             notes=settings.notes,
-            sharded_gradient_ratio=ratio,
+            sharded_gradient_ratio=memory.sharded_gradient_ratio,
         ),
     )
 

@@ -158,7 +158,7 @@ def plan(*, saved_layers: tuple[int, ...] = (0,)) -> Plan:
 
 
 def plan_summary(found: Plan) -> summary.PlanSummary:
-    return summary.summarize_plan(found, step(), trace_s=1.0, solve_s=2.0, path=Path("tiny.plan.yaml"))
+    return summary.summarize_plan(found, step(), trace_s=1.0, solve_s=2.0, rehearse_s=0.5, path=Path("tiny.plan.yaml"))
 
 
 def infeasible_summary() -> summary.InfeasibleSummary:

@@ -14,7 +14,7 @@ from planner.graph import OpGraph, StorageKind, ops, saved_tensors, storages, va
 from planner.tracing import Kernels, trace_spec
 from planner.tracing.autocast import FLOAT32, FLOAT32_RESULT, LOWER_PRECISION, PROMOTE
 from planner.tracing.build import default_loss
-from planner.tracing.step import StepSettings, trace_step
+from planner.tracing.step import Step, StepSettings, trace_step
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 # Made of functions that are in the list, or in the list of those redispatched with another signature.
@@ -61,11 +61,13 @@ class Mixed(nn.Module):
 def trace_mixed(module: nn.Module, *inputs: torch.Tensor, kernels: Kernels = Kernels.CPU) -> OpGraph:
     settings = StepSettings(parameter_dtype="float32", compute_dtype="bfloat16", optimizer="none", kernels=kernels)
     return trace_step(
-        module.to("meta"),
-        {},
-        positional=tuple(tensor.to("meta") for tensor in inputs),
-        loss=lambda output, _: default_loss(output),
-        settings=settings,
+        Step(
+            module=module.to("meta"),
+            inputs={},
+            positional=tuple(tensor.to("meta") for tensor in inputs),
+            loss=lambda output, _: default_loss(output),
+            settings=settings,
+        )
     )
 
 

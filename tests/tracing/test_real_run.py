@@ -87,12 +87,14 @@ def test_the_traced_peak_is_the_allocators(
     assert traced == pytest.approx(real_peak, rel=_PEAK_TOLERANCES[name] or 1e-12)
 
 
+@pytest.mark.parametrize("name", ["llama", "vit", "bert"])
 def test_the_allocator_passes_through_every_traced_state_of_memory(
+    name: str,
     build: Callable[[str], Case],
     unpacked: None,
     allocator_curve: Callable[[Callable[[], Any]], list[int]],
 ) -> None:
-    model, inputs = build("llama")
+    model, inputs = build(name)
 
     def step() -> Any:
         output = model(**inputs)

@@ -91,6 +91,17 @@ def test_nothing_is_saved_without_gradients(observe: Observe) -> None:
     assert [("linear", 1, "aten.tanh.default")] == [(s.module_fqn, s.module_call, s.op) for s in saved_tensors(graph)]
 
 
+def test_a_node_holds_what_it_saved_until_its_gradients_have_their_shapes(observe: Observe) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+    graph = traced_like_a_real_run(module, torch.randn(3, 4), observe=observe)
+
+    # Autograd sums the gradient of a bias over the batch when the node's formula has ended.
+    (summed,) = (op.step for op in ops(graph) if op.module_fqn == "2" and op.name == "aten.sum.dim_IntList")
+    (saved,) = (s for s in saved_tensors(graph) if s.module_fqn == "2" and s.op == "aten.tanh.default")
+    assert [True] == [release > summed for _, release in saved.uses]
+
+
 class _Cube(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
