@@ -84,6 +84,7 @@ class Subject:
         staging_bytes: see `HostCopies`; None for a few of the largest values.
         is_proven: a forward has matched the plan, so that what does not match later is another kind of input.
         fallbacks: how many forwards kept everything from some tensor on.
+        saves_everything: the plan does, so that there is nothing to do for it.
     """
 
     model: torch.nn.Module
@@ -94,6 +95,7 @@ class Subject:
     staging_bytes: int | None = None
     is_proven: bool = False
     fallbacks: int = 0
+    saves_everything: bool = field(init=False)
     decisions: Mapping[Place, Decision] = field(init=False)
     boundaries: frozenset[str] = field(init=False)
     finders: Mapping[str, Callable[[], torch.Tensor]] = field(init=False)
@@ -101,6 +103,7 @@ class Subject:
     _said: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.saves_everything = all(decision.retention is Retention.SAVE for decision in self.plan.decisions)
         self.decisions = decisions_by_place(self.plan.decisions)
         self.boundaries = frozenset(boundary_of(anchor) for anchor in self.plan.anchors)
         self.finders = self.watch.finders()

@@ -464,6 +464,22 @@ def test_results_that_are_lazily_conjugated_are_exact() -> None:
     assert_exact(make(Conjugating))
 
 
+def test_a_plan_that_saves_everything_leaves_forwards_alone_once_one_has_matched() -> None:
+    model, twin = make(), make()
+    subject = study(model, {}, (batch(),))
+    handle = apply(model, plan_that_keeps(subject, keep_all(subject)))
+    for seed in range(3):
+        assert equal(plain_step(twin, seed), plain_step(model, seed))
+    assert (3, 1) == (handle.forwards, handle.recordings)
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: 2.0 * tensor, lambda tensor: tensor / 2.0):
+        loss = model(batch())
+    loss.backward()
+    model.to(torch.bfloat16)
+    with pytest.raises(PlanMismatchError, match=r"was float32 on cpu"):
+        model(batch().to(torch.bfloat16))
+
+
 # -- modes ------------------------------------------------------------------------------------------------------
 
 
