@@ -15,10 +15,11 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from planner.blocks import BlockIndex
 from planner.errors import PlanMismatchError
-from planner.graph import OUTSIDE, StorageKind
+from planner.graph import OUTSIDE
 from planner.plan import Decision, Plan, Retention
 from planner.runtime.offload import HostArena, HostCopies, Streams
 from planner.runtime.program import (
+    PackStep,
     Place,
     Program,
     boundary_of,
@@ -28,7 +29,7 @@ from planner.runtime.program import (
     retention_of,
     without,
 )
-from planner.runtime.state import ForwardState, Handle, Kept
+from planner.runtime.state import OVERWRITTEN, ForwardState, Handle, Snapshot, kept, unpack
 from planner.runtime.tape import (
     PackedTensor,
     Tape,
@@ -47,7 +48,6 @@ _MAX_RECORDINGS = 4
 _MAX_ADOPTIONS = 8
 # A forward that is trusted is recorded again after so many.
 AUDIT_INTERVAL = 256
-_FINDABLE = (StorageKind.PARAMETER, StorageKind.BUFFER)
 
 
 @dataclass(slots=True)
@@ -84,6 +84,7 @@ class Subject:
         staging_bytes: see `HostCopies`; None for a few of the largest values.
         is_proven: a forward has matched the plan, so that what does not match later is another kind of input.
         fallbacks: how many forwards kept everything from some tensor on.
+        saves_everything: the plan does, so that there is nothing to do for it.
     """
 
     model: torch.nn.Module
@@ -94,6 +95,7 @@ class Subject:
     staging_bytes: int | None = None
     is_proven: bool = False
     fallbacks: int = 0
+    saves_everything: bool = field(init=False)
     decisions: Mapping[Place, Decision] = field(init=False)
     boundaries: frozenset[str] = field(init=False)
     finders: Mapping[str, Callable[[], torch.Tensor]] = field(init=False)
@@ -101,6 +103,7 @@ class Subject:
     _said: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.saves_everything = all(decision.retention is Retention.SAVE for decision in self.plan.decisions)
         self.decisions = decisions_by_place(self.plan.decisions)
         self.boundaries = frozenset(boundary_of(anchor) for anchor in self.plan.anchors)
         self.finders = self.watch.finders()
@@ -179,20 +182,21 @@ class RecordedForward(Forward):
         stack.callback(register_module_forward_hook(recorder.leave_module).remove)
         stack.enter_context(patch.object(CheckpointFunction, "forward", staticmethod(_refuse_reentrant)))
         stack.enter_context(recorder)
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, unpack))
 
-    def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
+    def _pack(self, tensor: torch.Tensor) -> Snapshot | Handle:
         packed = self._recorder.note_packed(tensor)
         retention = Retention.SAVE if packed.is_static or self._is_off else self._retention(packed, tensor)
         self._dropped.append(retention is Retention.RECOMPUTE)
         self._offloaded.append(retention is Retention.OFFLOAD)
         if retention is Retention.RECOMPUTE:
-            return Handle(self._state, packed.window, packed.where, self._recorder.digest(tensor))
+            return Handle(self._state, packed, self._recorder.digest(tensor))
         if retention is Retention.OFFLOAD and self._is_stored(packed, tensor):
-            return Handle(self._state, packed.window, packed.where, is_offloaded=True)
-        if not packed.is_static:
-            self._state.hold(packed.window.value, tensor)
-        return Kept(tensor)
+            return Handle(self._state, packed, is_offloaded=True)
+        with self._recorder.paused():
+            if not packed.is_static:
+                self._state.hold(packed.window.value, tensor)
+            return kept(tensor)
 
     def _is_stored(self, packed: PackedTensor, tensor: torch.Tensor) -> bool:
         with self._recorder.paused():
@@ -236,7 +240,8 @@ class RecordedForward(Forward):
             boundary = f"{fqn}:{call}:{side}:{place}"
             if is_unit or boundary in self._subject.boundaries:
                 self._anchors[boundary] = value = self._recorder.value_of(tensor)
-                self._state.hold(value, tensor)
+                with self._recorder.paused():
+                    self._state.hold(value, tensor)
 
     def finish(self, output: Any) -> None:
         subject, known = self._subject, self._known
@@ -331,9 +336,10 @@ class ReplayableForward(Forward):
         self._known = known
         self._program = program
         self._inputs = inputs
-        self._packed = program.tape.packed
-        self._place = 0
+        self._finders = subject.finders
+        self._steps = iter(program.steps)
         self._is_off = False
+        self._has_dropped = False
         self._last_node = 0  # number of the autograd node that saved the first tensor not as recorded
         self._first_sequence = sequence_number()
         self._calls: Counter[tuple[str, str]] = Counter()
@@ -342,57 +348,57 @@ class ReplayableForward(Forward):
         self._state.begin(program, inputs)
 
     def enter(self) -> None:
-        self.stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+        self.stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, unpack))
 
-    def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
-        place = self._place
-        self._place += 1
-        if self._is_off:
-            return Kept(tensor)
-        if place >= len(self._packed) or not self._is_expected(self._packed[place], tensor):
-            self._fall_back(place, tensor)
-            return Kept(tensor)
-        packed = self._packed[place]
-        if self._program.is_dropped[place]:
-            return Handle(self._state, packed.window, packed.where)
-        if self._program.is_offloaded[place]:
-            if self._state.offload(packed.window.value, tensor):
-                return Handle(self._state, packed.window, packed.where, is_offloaded=True)
+    def _pack(self, tensor: torch.Tensor) -> Snapshot | Handle:
+        step = next(self._steps, None)
+        if step is None or not self._is_expected(step, tensor):
+            return self._fall_back(step, tensor)
+        if step.is_kept_only:
+            return tensor, tensor._version
+        if step.is_dropped:
+            self._has_dropped = True
+            return Handle(self._state, step.packed)
+        if step.is_offloaded:
+            if self._state.offload(step.packed.window.value, tensor):
+                return Handle(self._state, step.packed, is_offloaded=True)
             if self._copies.reason is None:
-                self._fall_back(place, tensor)
-                return Kept(tensor)
+                return self._fall_back(step, tensor)
             self._subject.say_no_place(self._copies)
-        if packed.window.value in self._program.sources:
-            self._state.hold(packed.window.value, tensor)
-        return Kept(tensor, is_overwritten=self._program.is_overwritten[place])
+        if step.is_source:
+            self._state.hold(step.packed.window.value, tensor)
+        if step.is_overwritten:
+            return kept(tensor)[0], OVERWRITTEN
+        return kept(tensor)
 
-    def _is_expected(self, packed: PackedTensor, tensor: torch.Tensor) -> bool:
-        window = packed.window
-        if (
-            tensor.shape != window.shape
-            or tensor.dtype is not window.dtype
-            or tensor.stride() != window.stride
-            or sequence_number() - self._first_sequence != packed.sequence
-        ):
+    def _is_expected(self, step: PackStep, tensor: torch.Tensor) -> bool:
+        nodes = sequence_number() - self._first_sequence
+        if (tensor.dtype, tensor.shape, tensor.stride(), nodes) != step.layout:
             return False
-        if packed.kind is StorageKind.ACTIVATION:
-            return tensor.storage_offset() == window.offset
-        if packed.kind in _FINDABLE:
-            return _is_on(tensor, self._subject.finders[packed.name]())
-        return packed.kind is not StorageKind.INPUT or _is_on(tensor, self._inputs[int(packed.name)])
+        if step.offset is not None:
+            return tensor.storage_offset() == step.offset
+        if step.parameter is not None:
+            return _is_on(tensor, self._finders[step.parameter]())
+        return step.argument is None or _is_on(tensor, self._inputs[step.argument])
 
-    def _fall_back(self, place: int, tensor: torch.Tensor | None) -> None:
+    def _fall_back(self, step: PackStep | None, tensor: torch.Tensor) -> Snapshot:
+        """What to pack for a tensor that is not the expected one; it and all that follow are kept."""
+        if not self._is_off:
+            self._note_difference(step, "is not the one recorded")
+        return kept(tensor)
+
+    def _note_difference(self, step: PackStep | None, found: str) -> None:
         self._is_off = True
+        self._steps = iter(())
         self._subject.fallbacks += 1
         self._known.program = None  # the next forwards are recorded
         self._last_node = sequence_number() - self._first_sequence - 1
-        if place < len(self._packed):
-            packed = self._packed[place]
+        if step is not None:
+            packed = step.packed
             self._last_node = min(self._last_node, packed.sequence - 1)
-            found = "is missing" if tensor is None else "is not the one recorded"
             what = f"{packed.where} ({packed.op}) {found}"
         else:
-            what = f"forward saves more than the {len(self._packed)} tensors it saved before"
+            what = f"forward saves more than the {len(self._program.steps)} tensors it saved before"
         self._subject.say(
             f"a forward differs from the one recorded for the same kind of input: {what}; everything is "
             "kept from there on"
@@ -400,20 +406,21 @@ class ReplayableForward(Forward):
 
     def note_boundary(self, fqn: str, side: str, tensors: Any) -> None:
         call = self._calls[fqn, side]
-        self._calls[fqn, side] += 1
-        for place, tensor in enumerate(_tensors(tensors)):
-            value = self._program.anchors.get(f"{fqn}:{call}:{side}:{place}")
-            if value is None or value in self._program.offloaded:
-                continue
-            if value in self._program.sources:
-                self._state.hold(value, tensor)
+        self._calls[fqn, side] = call + 1
+        held = self._program.anchors.get((fqn, call, side))
+        if held:
+            found = _tensors(tensors)
+            for place, value in held:
+                if place < len(found):
+                    self._state.hold(value, found[place])
 
     def finish(self, output: Any) -> None:
         self._known.forwards += 1
-        if self._place < len(self._packed) and not self._is_off:
-            self._fall_back(self._place, None)
+        missing = next(self._steps, None)
+        if missing is not None:
+            self._note_difference(missing, "is missing")
         self._state.seal()
-        if any(self._program.is_dropped[: self._place]) and not self._took_the_recorded_path(output):
+        if self._has_dropped and not self._took_the_recorded_path(output):
             self._known.program = None
             self._state.fail(
                 "this forward took another path through the model than the ones recorded for the same kind of input, "
@@ -441,11 +448,9 @@ def _refuse_reentrant(*_: Any) -> Any:
     )
 
 
-def _unpack(packed: Kept | Handle) -> torch.Tensor:
-    return packed.restore()
-
-
 def _is_on(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if tensor is other:
+        return True
     return other is not None and tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 

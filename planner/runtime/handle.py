@@ -117,6 +117,10 @@ class AppliedPlan:
             raise PlanMismatchError("the model was compiled after the plan was applied, which is not supported")
         subject = self._subject
         subject.watch.check()
+        if subject.saves_everything and subject.is_proven:
+            self.forwards += 1
+            self._running.append(Forward())
+            return
         signature, inputs = subject.watch.signature(subject.device, args, kwargs)
         known = self._known_of(signature)
         changed = subject.watch.changed_attributes()
@@ -207,8 +211,8 @@ def apply(
 
     Parameters, buffers and state_dict keys are untouched. The plan acts on forwards with gradients enabled.
     The first two forwards of each input signature are recorded, which is slower; if the first one does not
-    match the plan, the plan is taken off and the error is raised from that forward. Copies and pickles of
-    the model carry no plan.
+    match the plan, the plan is taken off and the error is raised from that forward. Once one has matched a
+    plan that saves everything, the others are left alone. Copies and pickles of the model carry no plan.
 
     What a forward computes may depend on its arguments, on parameters and buffers, and on plain attributes
     of its modules. A number that comes from elsewhere, such as a global variable, is noticed if it changes

@@ -3,13 +3,45 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from planner.errors import ReplayError
+from planner.graph import StorageKind
 from planner.plan import Anchor, Decision, Retention
 from planner.problem import STATE_FREE_REPLAY
-from planner.runtime.tape import PackedTensor, Tape, TapeOp
+from planner.runtime.replay import Replay, made_by, make_replays
+from planner.runtime.tape import FINDABLE, PackedTensor, Tape, TapeOp
 
 Place = tuple[str, int, int]  # module path, call, ordinal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackStep:
+    """What a forward is expected to pack next, and what becomes of it.
+
+    Attributes:
+        packed: as recorded.
+        layout: dtype, shape, strides, and how many autograd nodes forward has made by then.
+        offset: where it begins in its storage; None for what lies on a parameter, buffer, input or constant.
+        parameter: name of the parameter or buffer that it lies on.
+        argument: place of the input that it lies on.
+        is_dropped: it is replayed instead of kept.
+        is_offloaded: it goes to the host.
+        is_source: replays start from it.
+        is_overwritten: forward overwrites it later, so that backward must not read it.
+        is_kept_only: it is kept as it is, and that is all: its history does not refer to the node that saves it.
+    """
+
+    packed: PackedTensor
+    layout: tuple[Any, ...]
+    offset: int | None
+    parameter: str | None
+    argument: int | None
+    is_dropped: bool
+    is_offloaded: bool
+    is_source: bool
+    is_overwritten: bool
+    is_kept_only: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,27 +50,23 @@ class Program:
 
     Attributes:
         tape: what forward does.
-        is_dropped: per packed tensor, whether it is replayed instead of kept.
-        is_offloaded: per packed tensor, whether it goes to the host.
-        is_overwritten: per packed tensor, whether forward later overwrites it, so that backward must not read it.
-        producers: the replayed ops, by the values they make.
+        steps: per packed tensor, in order.
+        replays: the replayed ops, by the values they make.
         readers: per value, how many replayed ops read it.
         sources: the values that replays start from and that each forward has to hold, on the host or here.
         offloaded: the values that go to the host.
         statics: names of the parameters and buffers that replays read, in order.
-        anchors: value by module boundary, for values held only as starting points.
+        anchors: by module, call and side, the position and value of each tensor that is held only to start from.
     """
 
     tape: Tape
-    is_dropped: tuple[bool, ...]
-    is_offloaded: tuple[bool, ...]
-    is_overwritten: tuple[bool, ...]
-    producers: Mapping[int, TapeOp]
+    steps: tuple[PackStep, ...]
+    replays: Mapping[int, Replay]
     readers: Mapping[int, int]
     sources: frozenset[int]
     offloaded: frozenset[int]
     statics: tuple[str, ...]
-    anchors: Mapping[str, int]
+    anchors: Mapping[tuple[str, int, str], Sequence[tuple[int, int]]]
 
 
 def place_of(decision: Decision) -> Place:
@@ -74,24 +102,53 @@ def make_program(
         for op in _closure(tape, producers, value, held | set(tape.static_names)):
             replayed[op.record.step] = op
     readers = Counter(value for op in replayed.values() for value in op.reads)
+    sources = frozenset(held & {*readers, *dropped})
+    flags = zip(tape.packed, is_dropped, is_offloaded or [False] * len(is_dropped), strict=True)
     return Program(
         tape=tape,
-        is_dropped=tuple(is_dropped),
-        is_offloaded=tuple(
-            packed.window.value in offloaded and flag for packed, flag in zip(tape.packed, is_offloaded, strict=True)
-        )
-        if is_offloaded
-        else (False,) * len(tape.packed),
-        is_overwritten=tuple(
-            not packed.is_static and tape.last_versions[packed.window.value] != packed.window.value
-            for packed in tape.packed
+        steps=tuple(
+            _pack_step(
+                packed,
+                is_dropped=drop,
+                is_offloaded=flag and packed.window.value in offloaded,
+                is_source=packed.window.value in sources,
+                is_overwritten=not packed.is_static and tape.last_versions[packed.window.value] != packed.window.value,
+            )
+            for packed, drop, flag in flags
         ),
-        producers={value: op for op in replayed.values() for value in made_by(op) if value not in held},
+        replays=make_replays(replayed.values(), held, tape.static_names),
         readers=readers,
-        sources=frozenset(held & {*readers, *dropped}),
+        sources=sources,
         offloaded=offloaded,
         statics=tuple(sorted({tape.static_names[value] for value in readers if value in tape.static_names})),
-        anchors=dict(anchors),
+        anchors=_by_side({boundary: value for boundary, value in anchors.items() if value in sources - offloaded}),
+    )
+
+
+def _by_side(anchors: Mapping[str, int]) -> Mapping[tuple[str, int, str], Sequence[tuple[int, int]]]:
+    found: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
+    for boundary, value in anchors.items():
+        fqn, call, side, position = boundary.rsplit(":", 3)
+        found.setdefault((fqn, int(call), side), []).append((int(position), value))
+    return found
+
+
+def _pack_step(
+    packed: PackedTensor, *, is_dropped: bool, is_offloaded: bool, is_source: bool, is_overwritten: bool
+) -> PackStep:
+    window = packed.window
+    is_detached = packed.is_result or is_overwritten
+    return PackStep(
+        packed=packed,
+        layout=(window.dtype, window.shape, window.stride, packed.sequence),
+        offset=None if packed.is_static else window.offset,
+        parameter=packed.name if packed.kind in FINDABLE else None,
+        argument=int(packed.name) if packed.kind is StorageKind.INPUT else None,
+        is_dropped=is_dropped,
+        is_offloaded=is_offloaded,
+        is_source=is_source,
+        is_overwritten=is_overwritten,
+        is_kept_only=not (is_dropped or is_offloaded or is_source or is_detached),
     )
 
 
@@ -147,11 +204,6 @@ def _held_values(tape: Tape, is_dropped: Sequence[bool], anchors: Mapping[str, i
     held |= set(anchors.values())
     held |= set(tape.input_values)
     return {value for value in held if tape.last_versions[value] == value}
-
-
-def made_by(op: TapeOp) -> list[int]:
-    """The values an op writes."""
-    return [*(value for value, _ in op.outputs), *(new for _, new in op.mutates)]
 
 
 def _producers(tape: Tape) -> dict[int, TapeOp]:

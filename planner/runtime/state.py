@@ -1,86 +1,68 @@
 """What one forward holds for its backward: kept tensors, handles of dropped and of offloaded ones, and their replay."""
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import Any
 
 import torch
 
 from planner.errors import ReplayError
-from planner.runtime.autocasting import no_autocast
+from planner.runtime.autocasting import is_autocast_on, no_autocast
 from planner.runtime.offload import HostCopies
-from planner.runtime.program import Program, made_by
-from planner.runtime.tape import Digest, Literal, TapeOp, Window, digest_of
-from planner.tracing.operators import tensors_in
+from planner.runtime.program import Program
+from planner.runtime.replay import Replay
+from planner.runtime.tape import Digest, PackedTensor, Window, digest_of, over, plain, without_history
 
 Warn = Callable[[str], None]
-
-
-class Kept:
-    """What autograd holds for a tensor that stays: hooks switch off its own check that nobody wrote to it since."""
-
-    __slots__ = ("is_overwritten", "tensor", "version")
-
-    def __init__(self, tensor: torch.Tensor, *, is_overwritten: bool = False) -> None:
-        self.tensor = tensor
-        self.version = tensor._version
-        self.is_overwritten = is_overwritten
-
-    def restore(self) -> torch.Tensor:
-        """The tensor.
-
-        Raises:
-            ReplayError: it has been written to.
-        """
-        if self.is_overwritten or self.tensor._version != self.version:
-            raise ReplayError(
-                f"a saved tensor of shape {tuple(self.tensor.shape)} was modified in place after forward saved it: "
-                "backward needs it as it was"
-            )
-        return self.tensor
+# A tensor, and its version when it was as it has to be: hooks switch off autograd's own check of that.
+Snapshot = tuple[torch.Tensor, int]
+# In the place of a version: the tensor will not be as it was.
+OVERWRITTEN = -2
 
 
 class Handle:
     """What autograd holds in the place of a dropped or offloaded tensor; when it lets go, the state may let go, too."""
 
-    __slots__ = ("digest", "is_offloaded", "state", "where", "window")
+    __slots__ = ("digest", "is_offloaded", "packed", "state")
 
     def __init__(
         self,
         state: "ForwardState",
-        window: Window,
-        where: str,
+        packed: PackedTensor,
         digest: Digest | None = None,
         *,
         is_offloaded: bool = False,
     ) -> None:
         self.state = state
-        self.window = window
-        self.where = where
+        self.packed = packed
         self.digest = digest
         self.is_offloaded = is_offloaded
-        state.handles[window.value] += 1
-
-    def restore(self) -> torch.Tensor:
-        """The tensor, from the host or by replay if it is not at hand.
-
-        Raises:
-            ReplayError: it cannot be brought back as it was.
-        """
-        return self.state.restore(self)
+        handles, value = state.handles, packed.window.value
+        handles[value] = handles.get(value, 0) + 1
 
     def __del__(self) -> None:
-        self.state.release(self.window.value)
+        self.state.release(self.packed.window.value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A tensor that replays start from, as it was."""
+def kept(tensor: torch.Tensor) -> Snapshot:
+    """What autograd holds for a tensor that stays; without its history, which may refer to the node that saves it."""
+    return without_history(tensor), tensor._version
 
-    tensor: torch.Tensor
-    version: int
+
+def unpack(packed: Snapshot | Handle) -> torch.Tensor:
+    """The saved tensor, from the host or by replay if it is not at hand.
+
+    Raises:
+        ReplayError: it has been written to, or cannot be brought back as it was.
+    """
+    if type(packed) is Handle:
+        return packed.state.restore(packed)
+    tensor, version = packed  # type: ignore[misc]
+    if tensor._version != version:
+        raise ReplayError(
+            f"a saved tensor of shape {tuple(tensor.shape)} was modified in place after forward saved it: "
+            "backward needs it as it was"
+        )
+    return tensor
 
 
 class ForwardState:
@@ -99,17 +81,17 @@ class ForwardState:
     def __init__(
         self, resolve: Callable[[str], torch.Tensor], device: torch.device, warn: Warn, copies: HostCopies
     ) -> None:
-        self.handles: Counter[int] = Counter()
+        self.handles: dict[int, int] = {}
         self.program: Program | None = None
         self._resolve = resolve
         self._device = device
         self._warn = warn
         self._copies = copies
         self._is_sealed = False
-        self._sources: dict[int, _Source] = {}
-        self._made: dict[int, torch.UntypedStorage] = {}
+        self._sources: dict[int, Snapshot] = {}
+        self._made: dict[int, torch.Tensor] = {}
         self._readers: dict[int, int] = {}
-        self._statics: dict[str, _Source] = {}
+        self._statics: dict[str, Snapshot] = {}
         self._starts: dict[int, int] = {}
         self._failure = ""
         # Autograd has a thread per device.
@@ -133,8 +115,8 @@ class ForwardState:
                 self.hold(value, tensor)
 
     def hold(self, value: int, tensor: torch.Tensor) -> None:
-        """Keep a value for replays to start from."""
-        self._sources[value] = _source(tensor)
+        """Keep a value for replays to start from; not its history, which refers to what holds this state."""
+        self._sources[value] = _snapshot(without_history(tensor))
 
     def offload(self, value: int, tensor: torch.Tensor) -> bool:
         """Put a value on the host; whether there was place for it."""
@@ -152,7 +134,7 @@ class ForwardState:
             for value in self._copies:
                 self._let_go(value)
         for name in self.program.statics:
-            self._statics[name] = _source(self._resolve(name))
+            self._statics[name] = _snapshot(self._resolve(name))
 
     def fail(self, reason: str) -> None:
         """Let nothing be replayed any more: what was recorded is not what this forward did."""
@@ -170,13 +152,12 @@ class ForwardState:
             # What went to the host is what this forward saved, whatever it did besides.
             if (self._failure and not handle.is_offloaded) or self.program is None:
                 raise ReplayError(self._failure or "backward runs inside forward, which is not supported")
-            value = handle.window.value
-            storage = self._storage(value)
-            if storage is None:
-                self._replay(value)
-                storage = self._storage(value)
-                assert storage is not None
-            tensor = handle.window.on(storage, self._starts.get(value, 0))
+            window = handle.packed.window
+            base = self._base(window.value)
+            if base is None:
+                self._replay(window.value)
+                base = self._made[window.value]
+            tensor = window.on(base, self._starts.get(window.value, 0))
             if handle.digest is not None:
                 self._check(handle, tensor)
             return tensor
@@ -184,8 +165,9 @@ class ForwardState:
     def release(self, value: int) -> None:
         """One handle of the value is gone."""
         with self._lock:
-            self.handles[value] -= 1
-            self._let_go(value)
+            self.handles[value] = left = self.handles[value] - 1
+            if not left:
+                self._let_go(value)
 
     def _check(self, handle: Handle, tensor: torch.Tensor) -> None:
         expected, found = handle.digest, digest_of(tensor)
@@ -194,15 +176,16 @@ class ForwardState:
             return
         if not expected.is_near(found):
             self.fail(
-                f"{handle.where} does not come back as it was: something in its making is hidden from PyTorch's "
+                f"{handle.packed.where} does not come back as it was: something in its making is hidden from PyTorch's "
                 "dispatcher or changes from run to run; make a plan that saves it"
             )
             raise ReplayError(self._failure)
-        self._warn(f"{handle.where} comes back only up to rounding: a kernel adds up in no fixed order")
+        self._warn(f"{handle.packed.where} comes back only up to rounding: a kernel adds up in no fixed order")
 
     # -- values ----------------------------------------------------------------------------------------------
 
-    def _storage(self, value: int) -> torch.UntypedStorage | None:
+    def _base(self, value: int) -> torch.Tensor | None:
+        """A plain tensor on the storage of a value; None if the value is to be replayed."""
         made = self._made.get(value)
         if made is not None:
             return made
@@ -212,30 +195,41 @@ class ForwardState:
         if source is None:
             assert self.program is not None
             name = self.program.tape.static_names.get(value)
-            return None if name is None else self._static(name).untyped_storage()
-        if _version(source.tensor) != source.version:
+            return None if name is None else self._static(name)
+        tensor, version = source
+        if _version(tensor) != version:
             raise ReplayError(
-                f"a tensor of shape {tuple(source.tensor.shape)} that recomputation starts from was modified in place "
+                f"a tensor of shape {tuple(tensor.shape)} that recomputation starts from was modified in place "
                 "between forward and backward"
             )
-        return source.tensor.untyped_storage()
+        return plain(tensor)
 
-    def _fetched(self, value: int) -> torch.UntypedStorage:
+    def _fetched(self, value: int) -> torch.Tensor:
         """The value from the host; from now on it is here."""
         assert self.program is not None
         if value not in self.program.offloaded or self._copies.is_spoiled(value):
             raise ReplayError("an offloaded tensor was modified in place after forward saved it")
-        self._made[value] = storage = self._copies.fetch(value)
-        return storage
+        self._made[value] = base = over(self._copies.fetch(value), torch.uint8)
+        return base
 
     def _static(self, name: str) -> torch.Tensor:
         tensor, then = self._resolve(name), self._statics.get(name)
-        if then is not None and tensor is then.tensor and _version(tensor) != then.version:
+        if then is not None and tensor is then[0] and _version(tensor) != then[1]:
             raise ReplayError(f"{name} was modified in place between forward and backward, which needs it as it was")
-        return tensor
+        return plain(tensor)
+
+    def _find(self, window: Window) -> torch.Tensor:
+        """The tensor in a window of a value that is at hand."""
+        value = window.value
+        base = self._made.get(value)
+        if base is None:
+            base = self._base(value)
+            if base is None:
+                raise ReplayError("a tensor that recomputation starts from is gone")
+        return window.on(base, self._starts.get(value, 0))
 
     def _is_wanted(self, value: int) -> bool:
-        return self._readers.get(value, 0) > 0 or self.handles[value] > 0
+        return self._readers.get(value, 0) > 0 or self.handles.get(value, 0) > 0
 
     def _let_go(self, value: int) -> None:
         if self.program is not None and not self._is_wanted(value):
@@ -249,78 +243,77 @@ class ForwardState:
     def _replay(self, wanted: int) -> None:
         """Run the ops that the value still lacks, in forward order."""
         is_last = not _keeps_graph()
-        with torch.no_grad(), no_autocast(self._device.type):
-            for op in self._lacking(wanted):
-                self._run(op, is_last=is_last)
+        replays = self._lacking(wanted)
+        # Backward runs without either as a rule, and to enter a context costs as much as a small op.
+        if torch.is_grad_enabled() or is_autocast_on(self._device.type):
+            with torch.no_grad(), no_autocast(self._device.type):
+                self._run(replays, is_last=is_last)
+        else:
+            self._run(replays, is_last=is_last)
 
-    def _lacking(self, wanted: int) -> list[TapeOp]:
+    def _lacking(self, wanted: int) -> list[Replay]:
         assert self.program is not None
-        found: dict[int, TapeOp] = {}
+        made, replays = self._made, self.program.replays
+        found: dict[int, Replay] = {}
         stack = [wanted]
         while stack:
-            value = stack.pop()
-            if self._storage(value) is not None:
-                continue
-            op = self.program.producers.get(value)
-            if op is None:
+            replay = replays.get(stack.pop())
+            if replay is None:
                 raise ReplayError("a tensor that recomputation starts from is gone")
-            if op.record.step not in found:
-                found[op.record.step] = op
-                stack.extend(op.reads)
+            if replay.step not in found:
+                found[replay.step] = replay
+                stack.extend([value for value in replay.needs if value not in made])
         return [found[step] for step in sorted(found)]
 
-    def _run(self, op: TapeOp, *, is_last: bool) -> None:
-        """Run one op.
+    def _run(self, replays: list[Replay], *, is_last: bool) -> None:
+        """Run ops.
 
         Args:
-            op: all it reads is at hand.
-            is_last: it is not asked for again, so that what it reads may go.
+            replays: in forward order; what one reads is at hand, or made by those before it.
+            is_last: they are not asked for again, so that what they read may go.
         """
-        fresh: dict[int, torch.UntypedStorage] = {}
-        for old, _ in op.mutates:
-            source = self._storage(old)
-            assert source is not None
-            # Others may still read the version it overwrites.
-            fresh[old] = source.clone()  # type: ignore[no-untyped-call]
+        for replay in replays:
+            if replay.rewrites:
+                self._rewrite(replay)
+            else:
+                self._keep(replay, replay.run(self._find, self._static))
+            if is_last:
+                for value in replay.reads:
+                    self._readers[value] = left = self._readers[value] - 1
+                    if left <= 0:
+                        self._let_go(value)
 
-        def tensor(window: Window) -> torch.Tensor:
-            storage = fresh[window.value] if window.value in fresh else self._storage(window.value)
-            assert storage is not None
-            return window.on(storage, self._starts.get(window.value, 0))
+    def _rewrite(self, replay: Replay) -> None:
+        """Run an op that writes in place, on copies: others may still read the versions it overwrites."""
+        fresh: dict[int, torch.Tensor] = {}
+        for old, _ in replay.rewrites:
+            base = self._base(old)
+            if base is None:
+                raise ReplayError("a tensor that recomputation starts from is gone")
+            fresh[old] = over(base.untyped_storage().clone(), base.dtype)  # type: ignore[no-untyped-call]
 
-        outputs = tensors_in(op.func(*_filled(op.args, tensor), **_filled(op.kwargs, tensor)))
-        made = {new: fresh[old] for old, new in op.mutates}
-        made |= {value: outputs[place].untyped_storage() for value, place in op.outputs}
-        for value in made_by(op):
+        def find(window: Window) -> torch.Tensor:
+            base = fresh.get(window.value)
+            return self._find(window) if base is None else window.on(base, self._starts.get(window.value, 0))
+
+        self._keep(replay, replay.run(find, self._static))
+        for old, new in replay.rewrites:
+            if self._is_wanted(new) and new not in self._sources:
+                self._made[new] = fresh[old]
+
+    def _keep(self, replay: Replay, outputs: Sequence[torch.Tensor]) -> None:
+        for value, place in replay.makes:
             if self._is_wanted(value) and value not in self._sources:
-                self._made[value] = made[value]
-        if is_last:
-            for value in op.reads:
-                self._readers[value] = self._readers.get(value, 0) - 1
-                self._let_go(value)
+                self._made[value] = plain(outputs[place])
 
 
-def _filled(item: Any, tensor: Callable[[Window], torch.Tensor]) -> Any:
-    """An argument of an op with tensors in the places of windows and literals."""
-    kind = type(item)
-    if kind is Window:
-        return tensor(item)
-    if kind is tuple or kind is list:
-        return kind([_filled(part, tensor) for part in item])
-    if kind is dict:
-        return {key: _filled(part, tensor) for key, part in item.items()} if item else item
-    return item.make() if kind is Literal else item
-
-
-def _source(tensor: torch.Tensor) -> _Source:
-    return _Source(tensor, _version(tensor))
+def _snapshot(tensor: torch.Tensor) -> Snapshot:
+    return tensor, _version(tensor)
 
 
 def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _keeps_graph() -> bool:
-    """Whether the backward that is running can be followed by another one over the same graph; true outside one."""
-    ask: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return ask is None or bool(ask())
+# Whether the backward that is running can be followed by another one over the same graph; true outside one.
+_keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)

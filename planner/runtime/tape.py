@@ -6,7 +6,7 @@ parameter or buffer, which is found again by name when it is used. Because windo
 storages, views need no replay.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,11 @@ from planner.graph import Op, StorageKind
 from planner.tracing.operators import operator_of, statistics_places, tensors_in
 from planner.tracing.recorder import Recorder, StorageLife
 
-_FINDABLE = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER})
+FINDABLE = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER})
 # Decides only what batch norm writes to its running statistics, which replay leaves alone.
 _MOMENTUM = 6
 _MAX_NUMBER_BYTES = 16
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 # Moves data between processes; no part of what the model computes.
 _TRANSPORT = frozenset({"c10d", "_c10d_functional", "fsdp"})
 
@@ -41,18 +42,42 @@ class Window:
     is_conj: bool = False
     is_neg: bool = False
 
-    def on(self, storage: torch.UntypedStorage, start: int = 0) -> torch.Tensor:
-        """The tensor that shows this window of a storage.
+    def on(self, base: torch.Tensor, start: int = 0) -> torch.Tensor:
+        """The tensor that shows this window of a storage; the base itself where that is the one.
 
         Args:
-            storage: of the value.
+            base: a plain tensor on the storage of the value, see `plain`.
             start: for an input, where in its storage it begins.
         """
-        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        tensor: torch.Tensor = empty.set_(storage, self.offset + start, self.shape, self.stride)
+        offset = self.offset + start
+        if base.dtype is self.dtype and not (self.is_conj or self.is_neg):
+            if base.shape == self.shape and base.stride() == self.stride and base.storage_offset() == offset:
+                return base
+            return base.as_strided(self.shape, self.stride, offset)
+        tensor = over(base.untyped_storage(), self.dtype, offset, self.shape, self.stride)
         if self.is_conj:
             tensor = tensor.conj()
         return torch._neg_view(tensor) if self.is_neg else tensor
+
+
+def over(storage: torch.UntypedStorage, dtype: torch.dtype, *layout: Any) -> torch.Tensor:
+    """A tensor over a storage, all of it unless offset, sizes and strides are given."""
+    tensor: torch.Tensor = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *layout)
+    return tensor
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or if it is of a subclass or conjugated or negated when read, a plain one over its storage."""
+    if type(tensor) in _PLAIN and not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    return over(tensor.untyped_storage(), tensor.dtype)
+
+
+def without_history(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, no longer holding the autograd nodes that made it. Subclasses are left: what they detach to need
+    not share their version.
+    """
+    return tensor.detach() if tensor.requires_grad and type(tensor) in _PLAIN else tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +123,7 @@ class PackedTensor:
         sequence: how many autograd nodes this forward had made by then.
         kind: of its storage; anything but an activation is always returned as it is.
         name: of the parameter or buffer it lies on.
+        is_result: the autograd node that saves it made it: to keep it with its history would keep the node alive.
     """
 
     module_fqn: str
@@ -108,6 +134,7 @@ class PackedTensor:
     sequence: int
     kind: StorageKind
     name: str
+    is_result: bool
 
     @property
     def is_static(self) -> bool:
@@ -254,15 +281,18 @@ class TapeRecorder(Recorder):  # type: ignore[no-untyped-call]
         self._find_parameters()
         record = self.describe_packed(tensor)
         life = self.storages[self.values[record.value].storage]
+        sequence = sequence_number() - self._first_sequence
+        maker = tensor.grad_fn
         packed = PackedTensor(
             module_fqn=record.module_fqn,
             module_call=record.module_call,
             ordinal=record.ordinal,
             op=record.op,
             window=self.window(tensor),
-            sequence=sequence_number() - self._first_sequence,
+            sequence=sequence,
             kind=life.kind,
             name=life.name,
+            is_result=maker is not None and maker._sequence_nr() - self._first_sequence == sequence - 1,
         )
         self._packed_tensors.append(packed)
         return packed
@@ -295,7 +325,7 @@ class TapeRecorder(Recorder):  # type: ignore[no-untyped-call]
             static_names={
                 life.versions[0]: life.name
                 for life in self.storages
-                if life.kind in _FINDABLE and len(life.versions) == 1
+                if life.kind in FINDABLE and len(life.versions) == 1
             },
             input_values=self._inputs,
             input_places={
@@ -310,13 +340,13 @@ class TapeRecorder(Recorder):  # type: ignore[no-untyped-call]
 # Under a dispatch mode, such as the recorder, `reshape` is made of another one of these.
 _RESHAPE = "reshape"
 _RESHAPES = frozenset({"ViewBackward0", "ReshapeAliasBackward0", "UnsafeViewBackward0"})
+_LEAF: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 # -- comparing forwards ---------------------------------------------------------------------------------------
 
 
-def sequence_number() -> int:
-    """How many autograd nodes this thread has made so far."""
-    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+# How many autograd nodes this thread has made so far.
+sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 
 def graph_of(output: Any, first: int, names: Mapping[int, str]) -> dict[int, tuple[Any, ...]]:
@@ -328,22 +358,28 @@ def graph_of(output: Any, first: int, names: Mapping[int, str]) -> dict[int, tup
         names: of parameters, by `id`.
     """
     found: dict[int, tuple[Any, ...]] = {}
+    kinds: dict[type, Any] = {}
     stack = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.grad_fn]
     while stack:
         node = stack.pop()
         number = node._sequence_nr() - first
         if number < 0 or number in found:
             continue
-        sources: list[Any] = []
+        cls = type(node)
+        kind = kinds.get(cls)
+        if kind is None:
+            kind = kinds[cls] = _RESHAPE if cls.__name__ in _RESHAPES else cls
+        sources = [kind]
         for source, _ in node.next_functions:
             if source is None:
                 sources.append(None)
-            elif hasattr(source, "variable"):  # a leaf of the graph
-                sources.append(names.get(id(source.variable), ""))
+            elif type(source) is _LEAF:
+                sources.append(names.get(id(source.variable), ""))  # type: ignore[attr-defined]
             else:
                 stack.append(source)
-                sources.append(max(-1, source._sequence_nr() - first))
-        found[number] = (_RESHAPE if type(node).__name__ in _RESHAPES else type(node), *sources)
+                place = source._sequence_nr() - first
+                sources.append(place if place >= 0 else -1)
+        found[number] = tuple(sources)
     return found
 
 

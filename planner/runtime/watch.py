@@ -2,7 +2,9 @@
 ask each time.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ _UNHASHED = frozenset({torch.Tensor, list, tuple})
 # Bookkeeping of torch.nn.Module, and what a signature holds anyway.
 _NOT_WATCHED = frozenset({"training", "_is_full_backward_hook", "_compiled_call_impl"})
 _LONGEST_SEQUENCE = 64
+_dtype_of, _device_of = attrgetter("dtype"), attrgetter("device")
 # Changes without effect after which an attribute, such as a step counter, is no longer watched.
 _MAX_FALSE_ALARMS = 3
 
@@ -30,6 +33,9 @@ class ModelWatch:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules = list(model.modules())
+        self._child_tables = [module._modules for module in self._modules if module._modules]
+        self._child_names = list(chain.from_iterable(self._child_tables))
+        self._child_modules = _values_of(self._child_tables)
         self._children = [
             (module._modules, name, child, f"{fqn}.{name}" if fqn else name)
             for fqn, module in model.named_modules()
@@ -41,6 +47,7 @@ class ModelWatch:
             for table in (module._parameters, module._buffers)
             for name in table
         ]
+        self._accepted = self._kinds()
         self._model = model
         self.fsdp_units = tuple(fqn for fqn, module in model.named_modules() if _is_fsdp_unit(module))
         self._attributes = list(_attributes(self._modules))
@@ -53,16 +60,35 @@ class ModelWatch:
         Raises:
             PlanMismatchError: a module was replaced, or a tensor moved or recast.
         """
+        if not self._has_its_children():
+            self._refuse_replaced()
+        if self.fsdp_units:
+            return  # FSDP swaps a parameter and its shard
+        if _is_fsdp_unit(self._model):
+            raise PlanMismatchError("fully_shard was called after the plan was applied; call it first")
+        kinds = self._kinds()
+        if kinds != self._accepted:
+            self._refuse_recast()
+            self._accepted = kinds
+
+    def _has_its_children(self) -> bool:
+        """Whether each module has the children it had, which is cheap to tell: it mostly has."""
+        now = _values_of(self._child_tables)
+        return (
+            len(now) == len(self._child_modules)
+            and all(map(is_, now, self._child_modules))
+            and list(chain.from_iterable(self._child_tables)) == self._child_names
+        )
+
+    def _refuse_replaced(self) -> None:
         for table, name, child, path in self._children:
             if table.get(name) is not child:
                 raise PlanMismatchError(
                     f"module {path} was replaced after the plan was applied; remove the plan and apply one for the "
                     "new model"
                 )
-        if self.fsdp_units:
-            return  # FSDP swaps a parameter and its shard
-        if _is_fsdp_unit(self._model):
-            raise PlanMismatchError("fully_shard was called after the plan was applied; call it first")
+
+    def _refuse_recast(self) -> None:
         for tensors, name, kind, path in self._tensors:
             now = _kind(tensors.get(name))
             if now != kind and not (kind and now and kind[1] == "meta" and kind[0] == now[0]):
@@ -70,6 +96,17 @@ class ModelWatch:
                     f"{path} was {_described(kind)} when the plan was applied and is {_described(now)} now; remove the "
                     "plan, and apply it once the model is as it is to be trained"
                 )
+
+    def _kinds(self) -> tuple[list[bool], list[torch.dtype], list[torch.device]]:
+        """What `_refuse_recast` looks at, in a form that is quick to make and to compare."""
+        now = self._now()
+        present = [tensor for tensor in now if tensor is not None]
+        missing = [] if len(present) == len(now) else [tensor is None for tensor in now]
+        return missing, list(map(_dtype_of, present)), list(map(_device_of, present))
+
+    def _now(self) -> list[torch.Tensor | None]:
+        """The parameters and buffers in place now."""
+        return [table.get(name) for table, name, _, _ in self._tensors]
 
     def finders(self) -> Mapping[str, Callable[[], torch.Tensor]]:
         """A way to each parameter and buffer that finds the one in place when it is called."""
@@ -80,9 +117,8 @@ class ModelWatch:
 
     def parameter_names(self) -> dict[int, str]:
         """The names of the parameters in place now, by `id`."""
-        return {
-            id(table[name]): path for table, name, _, path in reversed(self._tensors) if table.get(name) is not None
-        }
+        paths = zip(reversed(self._now()), reversed(self._tensors), strict=True)
+        return {id(tensor): path for tensor, (_, _, _, path) in paths if tensor is not None}
 
     def signature(self, device: torch.device, args: Any, kwargs: Any) -> tuple[Hashable, list[torch.Tensor]]:
         """What must be equal for a tape to hold, and the tensors among the arguments.
@@ -96,7 +132,7 @@ class ModelWatch:
             _layouts(inputs),
             tuple([None if isinstance(leaf, torch.Tensor) else _plain(leaf) for leaf in leaves]),
             tuple([module.training for module in self._modules]),
-            tuple([_requires_grad(table.get(name)) for table, name, _, _ in self._tensors]),
+            tuple([tensor is not None and tensor.requires_grad for tensor in self._now()]),
             autocast_state(device.type),
         )
         return signature, inputs
@@ -121,10 +157,8 @@ class ModelWatch:
             self._false_alarms = [self._false_alarms[place] for place in left]
 
     def _values(self) -> list[Any]:
-        return [
-            _plain(item) if type(item) in _UNHASHED else item
-            for item in [attributes.get(name) for attributes, name in self._attributes]
-        ]
+        items = [attributes.get(name) for attributes, name in self._attributes]
+        return [_plain(item) if type(item) in _UNHASHED else item for item in items]
 
 
 def _is_fsdp_unit(module: torch.nn.Module) -> bool:
@@ -185,13 +219,13 @@ def _layout(tensor: torch.Tensor) -> tuple[Hashable, ...]:
     return type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
 
 
+def _values_of(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable([table.values() for table in tables]))
+
+
 def _kind(tensor: torch.Tensor | None) -> tuple[torch.dtype, str] | None:
     return None if tensor is None else (tensor.dtype, tensor.device.type)
 
 
 def _described(kind: tuple[torch.dtype, str] | None) -> str:
     return "missing" if kind is None else f"{str(kind[0]).removeprefix('torch.')} on {kind[1]}"
-
-
-def _requires_grad(tensor: torch.Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad

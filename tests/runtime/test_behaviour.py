@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.errors import PlanFileError, PlanMismatchError, ReplayError
 from planner.plan import Plan, Retention, write_plan
 from planner.runtime.handle import AppliedPlan, apply
-from tests.runtime.plans import keep_least, plan_that_keeps, recorded, study
+from tests.runtime.plans import Subject, keep_all, keep_block_inputs, keep_least, plan_that_keeps, recorded, study
 
 Step = Callable[[nn.Module, int], list[Tensor]]
 
@@ -399,6 +401,85 @@ def test_a_custom_function_that_reads_its_saved_tensors_twice_is_exact() -> None
     assert_exact(make(Custom))
 
 
+class Counting(TorchDispatchMode):
+    """Counts the ops that run, views apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.names[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_each_op_is_replayed_once_and_only_if_backward_needs_it() -> None:
+    model, twin = make(), make()
+    planned(model)
+    plain, replaying = Counting(), Counting()
+    for net, counting in ((twin, plain), (model, replaying)):
+        net.zero_grad(set_to_none=True)
+        loss = net(batch())
+        with counting:
+            loss.backward()
+
+    # Each layer's norm, up, gelu, product with the scale, down and sum; the square and the mean are not needed.
+    assert {
+        "aten.native_layer_norm.default": 3,
+        "aten.addmm.default": 6,
+        "aten.gelu.default": 3,
+        "aten.mul.Tensor": 3,
+        "aten.add.Tensor": 3,
+    } == replaying.names - plain.names
+
+
+def test_a_second_backward_over_a_kept_graph_replays_nothing_again() -> None:
+    model = make()
+    planned(model)
+    loss = model(batch())
+    runs = []
+    for _ in range(2):
+        with Counting() as counting:
+            loss.backward(retain_graph=True)
+        runs.append(counting.names["aten.native_layer_norm.default"])
+    assert [3, 0] == runs
+
+
+class Conjugating(nn.Module):
+    """Ops whose results are lazily conjugated or negated, or parts of complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        square = torch.fft.fft(self.layer(x))
+        square = square.mH @ square + torch.eye(8)
+        inverse = torch.linalg.pinv(square, hermitian=True)
+        return (inverse.exp().conj().imag * inverse.real.sin()).mean()
+
+
+def test_results_that_are_lazily_conjugated_are_exact() -> None:
+    assert_exact(make(Conjugating))
+
+
+def test_a_plan_that_saves_everything_leaves_forwards_alone_once_one_has_matched() -> None:
+    model, twin = make(), make()
+    subject = study(model, {}, (batch(),))
+    handle = apply(model, plan_that_keeps(subject, keep_all(subject)))
+    for seed in range(3):
+        assert equal(plain_step(twin, seed), plain_step(model, seed))
+    assert (3, 1) == (handle.forwards, handle.recordings)
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: 2.0 * tensor, lambda tensor: tensor / 2.0):
+        loss = model(batch())
+    loss.backward()
+    model.to(torch.bfloat16)
+    with pytest.raises(PlanMismatchError, match=r"was float32 on cpu"):
+        model(batch().to(torch.bfloat16))
+
+
 # -- modes ------------------------------------------------------------------------------------------------------
 
 
@@ -527,9 +608,28 @@ def test_a_write_that_dispatch_does_not_see_is_found_by_the_first_replay() -> No
         plain_step(model, 0)
 
 
-def test_forwards_without_backward_free_everything() -> None:
-    model = make()
-    planned(model)
+class Activated(Net):
+    """Saves what ops take and what they make, overwritten later or not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x)).exp()
+            x = (x * x).add_(1.0).softmax(dim=-1)
+        return x.square().mean()
+
+
+def keep_nearly_all(subject: Subject) -> frozenset[int]:
+    """All that is saved but one, so that each saved tensor is looked at."""
+    return keep_all(subject) - {next(tensor.index for tensor in subject.problem.choices if tensor.uses)}
+
+
+@pytest.mark.parametrize("keep", [keep_all, keep_nearly_all, keep_block_inputs, keep_least])
+def test_forwards_without_backward_free_everything(keep: Callable[[Subject], frozenset[int]]) -> None:
+    model = make(Activated)
+    subject = study(model, {}, (batch(),))
+    apply(model, plan_that_keeps(subject, keep(subject)))
+    for seed in range(3):
+        plain_step(model, seed)
     gc.collect()
     before = _tensor_count()
     for seed in range(20):
