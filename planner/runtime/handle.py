@@ -38,12 +38,15 @@ class AppliedPlan:
         forwards: how many forwards with gradients ran under it.
         recordings: how many of them were recorded, which is slower.
         host: the memory that offloaded tensors go to, and its ledger.
+        is_watched: someone follows saved tensors through the hooks, so that these are kept even where the plan saves
+            everything and they have nothing to do.
     """
 
     def __init__(self, model: torch.nn.Module, plan: Plan, *, host_limit_bytes: int, staging_bytes: int | None) -> None:
         self.plan = plan
         self.forwards = 0
         self.recordings = 0
+        self.is_watched = False
         self._model = model
         self._is_paused = False
         device = _device_of(model)
@@ -117,7 +120,7 @@ class AppliedPlan:
             raise PlanMismatchError("the model was compiled after the plan was applied, which is not supported")
         subject = self._subject
         subject.watch.check()
-        if subject.saves_everything and subject.is_proven:
+        if subject.saves_everything and subject.is_proven and not self.is_watched:
             self.forwards += 1
             self._running.append(Forward())
             return

@@ -54,6 +54,7 @@ def _applied(module: torch.nn.Module, plan: Plan) -> Iterator[AppliedPlan]:
     """While active, the plan is on the module; gradients are cleared before and after."""
     module.zero_grad(set_to_none=True)
     applied = apply(module, plan)
+    applied.is_watched = True
     try:
         yield applied
     finally:
@@ -102,7 +103,8 @@ def _rehearsal(tracker: StorageTracker, memory: Accounts, *, fallbacks: int, wal
     return Rehearsal(
         peak_bytes=max(highest_bytes, optimizer_bytes),
         peak_at="optimizer step" if is_in_optimizer else _place(tracker, live_bytes.index(highest_bytes)),
-        live_bytes=live_bytes,
+        # The runtime has views of its own in forward.
+        live_bytes=tuple(size for op, size in zip(tracker.ops, live_bytes, strict=True) if not op.is_view),
         replays=len(tracker.replayed),
         fallbacks=fallbacks,
         wall_s=wall_s,

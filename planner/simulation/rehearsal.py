@@ -17,7 +17,7 @@ class Rehearsal:
     Attributes:
         peak_bytes: the most bytes alive at a time, static memory and the optimizer step included.
         peak_at: where that is, for a person.
-        live_bytes: bytes alive at each op of forward and backward, in order.
+        live_bytes: bytes alive at each op of forward and backward that is no view, in order.
         replays: how many ops backward ran again.
         fallbacks: how many forwards did not match the plan or their own recording, and kept everything from there on.
         wall_s: what the rehearsal took.

@@ -18,9 +18,11 @@ from planner.tracing.attention import Kernels
 from planner.tracing.recorder import Recorder, StorageLife
 
 _Hooks = torch.autograd.graph.saved_tensors_hooks
-# How a tensor is laid onto a storage that is there already.
+# How the hooks lay a tensor onto a storage that is there already.
 _RELAYING = frozenset(
     {
+        torch.ops.aten.as_strided.default,
+        torch.ops.aten.detach.default,
         torch.ops.aten.empty.memory_format,
         torch.ops.aten.set_.source_Storage,
         torch.ops.aten.set_.source_Storage_storage_offset,
@@ -56,15 +58,15 @@ class StorageTracker(Recorder):  # type: ignore[no-untyped-call]
     def __init__(
         self, module: torch.nn.Module, inputs: dict[str, torch.Tensor], *, kernels: Kernels = Kernels.CUDA
     ) -> None:
-        self._is_restoring = False
+        self._is_packing = self._is_restoring = False
         super().__init__(module, inputs, kernels=kernels)
         self.replayed: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (self._is_restoring or self._is_packing) and func in _RELAYING:
+            return func(*args, **(kwargs or {}))
         if not self._is_restoring:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        if func in _RELAYING:
-            return func(*args, **(kwargs or {}))
         step = self.step
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if self.step > step and self.ops[-1].writes:
@@ -95,7 +97,11 @@ class StorageTracker(Recorder):  # type: ignore[no-untyped-call]
 
     def _hooks(self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]) -> _Hooks:
         def watched_pack(tensor: torch.Tensor) -> _Held:
-            return _Held(pack(tensor), self._leave_formula)
+            self._is_packing = True
+            try:
+                return _Held(pack(tensor), self._leave_formula)
+            finally:
+                self._is_packing = False
 
         def watched_unpack(held: _Held) -> torch.Tensor:
             self._is_in_formula = True

@@ -136,11 +136,12 @@ def plans(subject: Subject) -> Iterator[tuple[Plan, Timeline]]:
 
 
 def at_ops(subject: Subject, timeline: Timeline) -> tuple[int, ...]:
-    """Bytes alive at each op and each replay, without the moments at which a tensor is only unpacked."""
+    """Bytes alive at each op that is no view and at each replay, not where a tensor is only unpacked."""
+    nodes = subject.graph.nodes
     return tuple(
         size
         for point, size in zip(timeline.points, timeline.live_bytes, strict=True)
-        if point.replay is not None or point.step in subject.graph.nodes
+        if point.replay is not None or (point.step in nodes and not nodes[point.step]["op"].is_view)
     )
 
 
