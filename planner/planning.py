@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from planner.blocks import block_levels
 from planner.device import DeviceProfile, load_device
 from planner.errors import InfeasibleError
-from planner.graph import OpGraph, StorageKind, op_in_words, saved_tensors, step_info, storages, values
+from planner.graph import OpGraph, StorageKind, modules, op_in_words, saved_tensors, step_info, storages, values
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.problem import Problem, build_problem
 from planner.simulation.liveness import Point, Timeline
 from planner.simulation.rehearsal import Rehearsal, Rehearse
 from planner.solving.baselines import Baseline, baselines
+from planner.solving.decomposition import ChainSolver, chain_solver
 from planner.solving.search import Limits, LowestPeak, Solution, Status, lowest_peak, solve
 from planner.units import format_bytes, parse_bytes
 
@@ -75,13 +77,14 @@ def solve_graph(
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     problem = build_problem(graph, profile)
     known = baselines(problem, graph)
+    chain = chain_solver(problem, block_levels(modules(graph)))
     rounds: list[_Round] = []
     solver_budget_bytes = budget_bytes
     while len(rounds) < _MAX_ROUNDS:
         solve_s = sum(past.solution.wall_s for past in rounds)
         left = replace(limits, time_s=max(0.0, limits.time_s - solve_s))
         try:
-            solution = _solved(graph, problem, known, solver_budget_bytes, left, report)
+            solution = _solved(graph, problem, known, chain, solver_budget_bytes, left, report)
         except InfeasibleError as error:
             if not rounds:
                 raise
@@ -120,6 +123,7 @@ def _solved(
     graph: OpGraph,
     problem: Problem,
     known: tuple[Baseline, ...],
+    chain: ChainSolver | None,
     budget_bytes: int,
     limits: Limits,
     report: Progress,
@@ -134,13 +138,17 @@ def _solved(
         budget_bytes=budget_bytes,
         limits=limits,
         known=[baseline.kept for baseline in known],
+        chain=chain,
         report=report,
     )
     if solution.timeline is not None:
         return solution
     report("no plan found yet; looking for the smallest peak")
     lowest = lowest_peak(
-        problem, limits=Limits(time_s=_LOWEST_PEAK_TIME_S), known=[baseline.kept for baseline in known]
+        problem,
+        limits=Limits(time_s=_LOWEST_PEAK_TIME_S),
+        known=[baseline.kept for baseline in known],
+        chain=chain,
     )
     if lowest.timeline.peak_bytes > budget_bytes:
         raise _infeasible(graph, problem, lowest, solution, budget_bytes)
@@ -203,6 +211,7 @@ def smallest_peak(graph: OpGraph, device: DeviceProfile, *, time_s: float = _LOW
         problem,
         limits=Limits(time_s=time_s),
         known=[baseline.kept for baseline in baselines(problem, graph)],
+        chain=chain_solver(problem, block_levels(modules(graph))),
     )
 
 

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from planner.blocks import block_levels
 from planner.device import DeviceProfile, load_device
-from planner.graph import OpGraph, step_info
+from planner.graph import OpGraph, modules, step_info
 from planner.problem import Problem, build_problem
 from planner.simulation.liveness import Timeline, simulate
 from planner.solving.baselines import baselines
+from planner.solving.decomposition import chain_solver
 from planner.solving.peers.records import Peer
 from planner.solving.peers.rules import all_peers, fastest_within, limited_rules, told_budget
 from planner.solving.search import Limits, Solution, Status, lowest_peak, saved, solve
@@ -169,7 +171,8 @@ def growing_frontier(
     by_hand = baselines(problem, graph)
     known = [baseline.kept for baseline in by_hand]
     report("looking for the smallest peak")
-    lowest = lowest_peak(problem, limits=limits, known=known)
+    chain = chain_solver(problem, block_levels(modules(graph)))
+    lowest = lowest_peak(problem, limits=limits, known=known, chain=chain)
     top_bytes = simulate(problem, saved(problem)).peak_bytes
     found = Frontier(
         model=step_info(graph).model,
@@ -187,7 +190,7 @@ def growing_frontier(
     yield found
     cheapest = lowest.kept
     for place, budget_bytes in enumerate(found.budgets_bytes):
-        solution = solve(problem, budget_bytes=budget_bytes, limits=limits, known=[*known, cheapest])
+        solution = solve(problem, budget_bytes=budget_bytes, limits=limits, known=[*known, cheapest], chain=chain)
         assert solution.kept is not None, "the plan for the budget before fits this one"
         cheapest = solution.kept
         point = _point(problem, solution, budget_bytes)

@@ -89,9 +89,9 @@ class LocalProblem:
     Links that leave are there without effort, and count only while this cell's own backward uses them; shared tensors
     are there and count for nothing.
 
-    With `demands_entering` the links that enter are not kept but come from a replay of the cell before, which here is
-    one op without cost. With `is_demanded` a later cell's replay needs the links that leave: they are made in the
-    early step, before the cell's own window.
+    With `demands_entering` the links that enter are not kept (but for those that every plan keeps) and come from a
+    replay of the cell before, which here is one op without cost. With `is_demanded` a later cell's replay needs the
+    links that leave: they are made in the early step, before the cell's own window.
 
     Attributes:
         problem: the local problem; tensors are in the order of `Cell.tensors`.
@@ -174,7 +174,6 @@ def _assign(
             len(places) == 2
             and max(places) == min(places) + 1
             and tensor.may_keep
-            and not tensor.must_keep
             and tensor.producer is not None
             and home[tensor.producer] == min(places)
         ):
@@ -251,7 +250,7 @@ def local_problem(
         module_fqn="",
         cost_ns=0,
         reads=(),
-        writes=tuple(range(len(cell.entering))),
+        writes=tuple(position[index] for index in cell.entering if not problem.tensors[index].must_keep),
         scratch_bytes=0,
     )
     ops = tuple(
@@ -322,11 +321,11 @@ def _local_tensor(
     if role == "shared":
         return replace(local, size_bytes=0, producer=None, may_keep=True, must_keep=True, uses=())
     if role == "entering":
-        if demands_entering:
+        if demands_entering and not tensor.must_keep:
             return replace(local, producer=0, may_keep=False, must_keep=False)
         return replace(local, producer=None, must_keep=True)
     if role == "leaving":
-        if is_demanded:
+        if is_demanded and not tensor.must_keep:
             return replace(
                 local, size_bytes=0, may_keep=False, must_keep=False, uses=((early, early + 1),), consumers=()
             )

@@ -141,7 +141,7 @@ class Master:
         self._unit_ns = max(1, pool.replay_ns) / _TIME_PARTS
         self._cells = pool.chain.cells
         self._last = len(self._cells) - 1
-        self._lp = pywraplp.Solver.CreateSolver("GLOP")
+        self._lp = pywraplp.Solver.CreateSolver("CLP")
         infinity = self._lp.infinity()
         self._objective = self._lp.Objective()
         self._objective.SetMinimization()

@@ -154,12 +154,15 @@ class Template:
     @property
     def can_demand(self) -> bool:
         """Whether links enter that could be left to a replay of the cell before."""
-        return bool(self._cell.entering)
+        return self._has_choice(self._cell.entering)
 
     @property
     def can_be_demanded(self) -> bool:
         """Whether links leave that a later cell could demand."""
-        return bool(self._cell.leaving)
+        return self._has_choice(self._cell.leaving)
+
+    def _has_choice(self, links: tuple[int, ...]) -> bool:
+        return any(not self._problem.tensors[index].must_keep for index in links)
 
     def price(self, prices: Prices, entering: Demand = Demand.NONE, leaving: Demand = Demand.NONE) -> Priced | None:
         """The cheapest option, or None if nothing can be demanded in this way.
