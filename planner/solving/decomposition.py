@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
 from planner.problem import Problem
@@ -16,16 +16,17 @@ from planner.solving.options import Option, Prices, Template
 _MOST_SHARED = 0.05
 # ... and if it has at least so many cells.
 _FEWEST_CELLS = 4
-# Around the options of the relaxed answer, so many more are looked for: a whole plan needs steps finer than those that
-# the prices alone produce.
-_FILL = 16
+# Around the options of the relaxed answer, so many more are looked for, and then so many if the plan is still too far
+# from the bound: a whole plan needs steps finer than those that the prices alone produce.
+_FILLS = (16, 53)
 # A plan is first looked for this close above the bound, then with ever more room.
 _SLACKS = (0.002, 0.02, 0.2, 10.0)
 # Bisection for the lowest peak ends when its range is this part of the peak; what is replayed hardly matters meanwhile.
 _PEAK_TOLERANCE = 1e-3
 _PEAK_GAP = 0.1
-# The plan put together is checked by simulation; if it is over, it is put together again for a smaller budget.
-_CORRECTIONS = 4
+# The plan put together is checked by simulation; if it is over, it is put together again for a smaller budget: smaller
+# by the excess, then by twice the next one, and so on.
+_CORRECTIONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +95,23 @@ class ChainSolver:
             gap: relative tolerance between plan and bound.
             deadline: of `time.monotonic`; generating options stops then, putting together does not.
         """
-        master = Master(self._pool, budget_bytes)
-        relaxed = master.relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+        pool = self._pool.copy()  # the answer for a budget does not depend on those asked before
+        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
         bound_ns = max(0, round(relaxed.bound_ns))
-        if (
-            bound_ns > self._pool.replay_ns
-        ):  # more than replaying everything: only what exceeds the budget costs so much
+        if bound_ns > self._pool.replay_ns:  # no plan costs more than replaying everything: the excess does
             return Decomposed(kept=None, timeline=None, bound_ns=self._pool.replay_ns, is_infeasible=True)
-        self._fill(relaxed)
-        relaxed = Master(self._pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
-        bound_ns = max(bound_ns, round(relaxed.bound_ns))
-        return self._plan(relaxed, budget_bytes, bound_ns)
+        best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+        for parts in _FILLS:
+            _fill(pool, relaxed, parts)
+            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
+            bound_ns = max(bound_ns, round(relaxed.bound_ns))
+            found = self._plan(relaxed, budget_bytes, bound_ns)
+            best = _cheaper(best, found)
+            if best.timeline is None or best.timeline.recompute_ns * (1 - gap) <= bound_ns:
+                break
+            if time.monotonic() > deadline:
+                break
+        return best
 
     def lowest_peak(self, peak_bytes: int, bound_bytes: int, *, deadline: float) -> tuple[Decomposed | None, int]:
         """The plan found with the lowest peak, if any is below one already known, and a bound for every plan.
@@ -127,27 +134,9 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _fill(self, relaxed: Relaxed) -> None:
-        """More options around those that the relaxed answer mixes."""
-        for name, options in relaxed.support.items():
-            template = self._pool.templates[name]
-            all_held = sorted({o.held_bytes for o in self._pool.options(name) if not o.entering and not o.leaving})
-            used = [o.held_bytes for o in options if not o.entering and not o.leaving]
-            if not used or len(all_held) < 2:
-                continue
-            first = max(0, all_held.index(min(used)) - 1)
-            last = min(len(all_held) - 1, all_held.index(max(used)) + 1)
-            low, high = all_held[first], all_held[last]
-            for peak in sorted(relaxed.peak_prices[name]):
-                for part in range(1, _FILL + 1):
-                    held_bytes = low + (high - low) * part // (_FILL + 1)
-                    option = template.within(held_bytes, Prices(held=0.0, peak=peak))
-                    if option is not None:
-                        self._pool.add(name, option)
-
     def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int) -> Decomposed:
         forward_bytes = window_bytes = budget_bytes
-        for _ in range(_CORRECTIONS):
+        for correction in range(_CORRECTIONS):
             chosen = self._assemble(relaxed, forward_bytes, window_bytes)
             if chosen is None:
                 break
@@ -155,8 +144,8 @@ class ChainSolver:
             timeline = simulate(self._problem, kept)
             if timeline.peak_bytes <= budget_bytes:
                 return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
-            forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes)
-            window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes)
+            forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
+            window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
         return Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
     def _assemble(self, relaxed: Relaxed, forward_bytes: int, window_bytes: int) -> tuple[Option, ...] | None:
@@ -191,3 +180,34 @@ class ChainSolver:
         for cell, option in zip(self._chain.cells, chosen, strict=True):
             kept.update(cell.tensors[place] for place in option.kept)
         return frozenset(kept)
+
+
+def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
+    """The cheaper plan, with the better bound."""
+    bound_ns = max(first.bound_ns, second.bound_ns)
+    plans = [one for one in (first, second) if one.timeline is not None]
+    best = min(plans, key=lambda one: one.timeline.recompute_ns if one.timeline else 0, default=second)
+    return replace(best, bound_ns=bound_ns)
+
+
+def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
+    return Master(pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+
+
+def _fill(pool: Pool, relaxed: Relaxed, parts: int) -> None:
+    """More options around those that the relaxed answer mixes."""
+    for name, options in relaxed.support.items():
+        template = pool.templates[name]
+        all_held = sorted({o.held_bytes for o in pool.options(name) if not o.entering and not o.leaving})
+        used = [o.held_bytes for o in options if not o.entering and not o.leaving]
+        if not used or len(all_held) < 2:
+            continue
+        first = max(0, all_held.index(min(used)) - 1)
+        last = min(len(all_held) - 1, all_held.index(max(used)) + 1)
+        low, high = all_held[first], all_held[last]
+        for peak in sorted(relaxed.peak_prices[name]):
+            for part in range(1, parts + 1):
+                held_bytes = low + (high - low) * part // (parts + 1)
+                option = template.within(held_bytes, Prices(held=0.0, peak=peak))
+                if option is not None:
+                    pool.add(name, option)

@@ -24,6 +24,7 @@ shared tensors cost nothing, and a replay that runs back through several cells m
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,12 @@ class Pool:
                 if found is not None:
                     self.add(name, found.option)
         self.relief_bytes = self._relief()
+
+    def copy(self) -> "Pool":
+        """A pool of its own with the same options; templates remember what they have priced."""
+        other = copy(self)
+        other._options = {name: dict(options) for name, options in self._options.items()}
+        return other
 
     def add(self, template: int, option: Option) -> None:
         """Remember an option of a template."""
