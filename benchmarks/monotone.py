@@ -18,9 +18,12 @@ from typing import Any
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler prints at each start and stop
 
 import planner
+from planner.blocks import block_levels
 from planner.device import load_device
+from planner.graph import modules
 from planner.problem import build_problem
 from planner.solving.baselines import baselines
+from planner.solving.decomposition import chain_solver
 from planner.solving.peers.cut import boundary_range, cheap_cuts, min_cut
 from planner.solving.search import Limits, lowest_peak, solve
 
@@ -35,7 +38,8 @@ def rows(name: str, points: int, limits: Limits) -> list[dict[str, Any]]:
     graph = planner.trace(spec)
     problem = build_problem(graph, load_device(spec.device, directory=SPECS[name].parent))
     known = [baseline.kept for baseline in baselines(problem, graph)]
-    lowest = lowest_peak(problem, limits=limits, known=known)
+    chain = chain_solver(problem, block_levels(modules(graph)))
+    lowest = lowest_peak(problem, limits=limits, known=known, chain=chain)
     known.append(lowest.kept)
     cheap = cheap_cuts(problem)
     smallest, largest = boundary_range(problem, cheap)
@@ -45,7 +49,7 @@ def rows(name: str, points: int, limits: Limits) -> list[dict[str, Any]]:
         cut = min_cut(problem, cheap, limit_bytes=smallest + int(fraction * (largest - smallest)))
         assert cut.believed_peak_bytes is not None
         budget_bytes = max(cut.believed_peak_bytes, lowest.timeline.peak_bytes)
-        ours = solve(problem, budget_bytes=budget_bytes, limits=limits, known=known)
+        ours = solve(problem, budget_bytes=budget_bytes, limits=limits, known=known, chain=chain)
         assert ours.timeline is not None
         assert ours.kept is not None
         known.append(ours.kept)  # what fits a budget fits a larger one

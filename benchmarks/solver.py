@@ -34,10 +34,13 @@ _NS_PER_MS = 1e6
 
 def run_model(name: str, points: int, time_limit_s: float) -> dict[str, Any]:
     import planner
+    from planner.blocks import block_levels
     from planner.device import load_device
+    from planner.graph import modules
     from planner.problem import build_problem
     from planner.simulation.liveness import simulate
     from planner.solving.baselines import baselines
+    from planner.solving.decomposition import chain_solver
     from planner.solving.peers.rules import all_peers, fastest_within, limited_rules, told_budget
     from planner.solving.search import Limits, lowest_peak, saved, solve
 
@@ -48,16 +51,18 @@ def run_model(name: str, points: int, time_limit_s: float) -> dict[str, Any]:
     trace_s, traced_bytes = time.perf_counter() - started, _peak_memory_bytes()
     problem = build_problem(graph, device)
     known = [baseline.kept for baseline in baselines(problem, graph)]
+    chain = chain_solver(problem, block_levels(modules(graph)))
     limits = Limits(time_s=time_limit_s)
     started = time.perf_counter()
-    lowest = lowest_peak(problem, limits=limits, known=known)
+    lowest = lowest_peak(problem, limits=limits, known=known, chain=chain)
     lowest_s = time.perf_counter() - started
     low_bytes, high_bytes = lowest.timeline.peak_bytes, simulate(problem, saved(problem)).peak_bytes
     budgets = [low_bytes + (high_bytes - low_bytes) * place // (points + 1) for place in range(1, points + 1)]
     solved = []
     for budget_bytes in budgets:  # each from nothing but the baselines, as `planner solve` does
         started = time.perf_counter()
-        solution = solve(problem, budget_bytes=budget_bytes, limits=limits, known=known)
+        chain = chain_solver(problem, block_levels(modules(graph)))
+        solution = solve(problem, budget_bytes=budget_bytes, limits=limits, known=known, chain=chain)
         solved.append((solution, time.perf_counter() - started, _peak_memory_bytes()))
         print(f"  {name}: {budget_bytes / 1e9:.2f} GB in {solved[-1][1]:.1f} s", file=sys.stderr, flush=True)
 

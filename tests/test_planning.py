@@ -139,7 +139,7 @@ def test_what_is_proven_of_a_later_plan_is_for_the_budget_that_was_given(graph: 
     assert alone.predicted.recompute_s <= found.predicted.recompute_s
     gap = (found.predicted.recompute_s - found.solver.bound_s) / found.predicted.recompute_s
     assert gap == pytest.approx(found.solver.gap, abs=1e-5)
-    assert ("optimal" if found.solver.gap <= 5e-4 else "feasible") == found.solver.status
+    assert ("optimal" if found.solver.gap <= Limits().gap else "feasible") == found.solver.status
 
 
 def test_a_plan_below_its_budget_is_not_found_again(graph: OpGraph) -> None:
