@@ -1,5 +1,6 @@
 """`verify` against the CPU allocator: what was predicted is what happens, and the bits are the same."""
 
+import random
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import planner
 from planner.errors import PlanMismatchError, SpecError
 from planner.plan import Plan
+from planner.runtime.live import LiveRun, make_live
 from planner.spec import RunSpec, from_mapping
 from planner.verification import verify
 
@@ -63,6 +65,23 @@ def test_bits_are_equal_and_the_peak_is_the_predicted_one(model: dict[str, Any],
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_what_differs_without_a_plan_too_is_noted_and_not_blamed_on_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = spec(LLAMA)
+    plan = plan_between(run, 0.5)
+
+    def unsteady(*args: Any, **kwargs: Any) -> LiveRun:
+        live = make_live(*args, **kwargs)
+        live.module.lm_head.weight.register_hook(lambda gradient: gradient + random.random())
+        return live
+
+    monkeypatch.setattr("planner.verification.make_live", unsteady)
+
+    found = verify(run, plan, steps=1)
+
+    assert () == found.failures
+    assert "not the same from run to run without a plan either, and so not compared: lm_head.weight" in found.notes
+
+
 def test_a_plan_for_another_step_is_refused_before_anything_runs() -> None:
     plan = plan_between(spec(LLAMA), 0.5)
     other = from_mapping({"model": LLAMA, "batch": {"micro_batch": 8, "sequence_length": 64}})
