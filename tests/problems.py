@@ -136,6 +136,9 @@ def run_slowly(problem: Problem, kept: Set[int]) -> tuple[int, int]:
     return peak, sum(problem.ops[op].cost_ns for _, op in remaining)
 
 
+_INTO_BACKWARD = 100  # more than any chain has steps
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainProblem:
     """A step whose forward is a sequence of cells, and the ops at which they start."""
@@ -172,6 +175,7 @@ def chain_problems(draw: st.DrawFn, unit_bytes: int = 1 << 26, max_choices: int 
     size = st.integers(0, 6).map(lambda units: units * unit_bytes)
     templates = [draw(_templates(size)) for _ in range(draw(st.integers(1, 2)))]
     order = [draw(st.sampled_from(templates)) for _ in range(draw(st.integers(2, 4)))]
+    can_keep_links = draw(st.integers(0, 5)) > 0
     has_shared = draw(st.integers(0, 4)) == 0
     is_sharing = [has_shared and draw(st.booleans()) for _ in order]
     bound_to_keep = draw(st.sampled_from([(), (), (), (0,), (1,), (0, 1, 2)]))
@@ -187,7 +191,8 @@ def chain_problems(draw: st.DrawFn, unit_bytes: int = 1 << 26, max_choices: int 
             made = _Made(op=0, size_bytes=draw(size), is_saved=draw(st.booleans()), is_boundary=True, lives=9, holds=1)
             (shared,) = builder.op(0, reads=(), makes=(made,), cost_ns=draw(st.integers(0, 9)), scratch_bytes=0)
         links = template.build(builder, place, links, shared if is_sharing[place] else None)
-        builder.links.update(links)
+        if can_keep_links:
+            builder.links.update(links)
         if place in bound_to_keep:
             builder.must_keep.update(links)
         builder.steps += gap
@@ -249,7 +254,7 @@ def _templates(draw: st.DrawFn, size: st.SearchStrategy[int]) -> _Template:
                     size_bytes=draw(size),
                     is_saved=draw(st.booleans()),
                     is_boundary=draw(st.integers(0, 2)) == 0,
-                    lives=draw(st.integers(1, 3)),
+                    lives=draw(st.sampled_from([1, 1, 2, 2, 3, 3, _INTO_BACKWARD])),
                     holds=draw(st.integers(1, 3)),
                 )
                 for _ in range(outputs)
@@ -301,6 +306,10 @@ class _Builder:
         self.steps += 1
         return writes
 
+    def _free_step(self, tensor: int, backward: int, steps: int) -> int:
+        lives = self.made[tensor].lives
+        return steps if lives == _INTO_BACKWARD else min(self.op_steps[self.producer[tensor]] + lives, backward)
+
     def finish(
         self, draw: st.DrawFn, order: list[_Template], size: st.SearchStrategy[int], max_choices: int
     ) -> Problem:
@@ -336,7 +345,7 @@ class _Builder:
                     producer=self.producer[t],
                     may_keep=may_keep,
                     must_keep=must_keep,
-                    free_step=min(self.op_steps[self.producer[t]] + made.lives, backward),
+                    free_step=self._free_step(t, backward, steps),
                     uses=tuple(sorted((unpack, min(release, steps)) for unpack, release in uses[t])),
                     consumers=tuple(op for op, reads in enumerate(self.reads) if t in reads),
                 )

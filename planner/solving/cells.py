@@ -118,7 +118,8 @@ class LocalProblem:
     of the cell before, which here is one op without cost. Where links that leave are, they are made in the early step,
     before the cell's own window. Unused links are not kept; the cell that they leave may make them again for itself.
 
-    What lives into backward in any case counts for nothing: to keep it costs nothing for as long as that.
+    What lives into backward in any case counts for nothing but in the last cell: to keep it costs nothing until then,
+    and how long that is differs from window to window.
 
     Attributes:
         problem: the local problem; tensors are in the order of `Cell.tensors`.
@@ -367,12 +368,16 @@ def _local_tensor(
         for unpack, release in tensor.uses
         if first <= unpack < end
     )
+    is_last = cell.forward[1] == backward_step
+    lives_on = tensor.free_step > backward_step
     local = replace(
         tensor,
         index=place,
-        size_bytes=0 if tensor.free_step > backward_step else tensor.size_bytes,
+        size_bytes=0 if lives_on and not is_last else tensor.size_bytes,
         producer=None if tensor.producer is None else place_of_op.get(tensor.producer),
-        free_step=min(max(tensor.free_step - cell.forward[0], 0), early),
+        free_step=tensor.free_step - first + window_start
+        if lives_on and is_last
+        else min(max(tensor.free_step - cell.forward[0], 0), early),
         uses=uses,
         consumers=tuple(place_of_op[op] for op in tensor.consumers if op in place_of_op),
     )
