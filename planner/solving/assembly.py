@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.solving.cells import Chain
+from planner.solving.cells import Chain, Demand
 from planner.solving.master import Column
 from planner.solving.options import Option
 
@@ -29,7 +29,8 @@ class _Partial:
         held_bytes: by all its cells.
         new_bytes, end_bytes: those of them that forward would not have in any case, and its end would not.
         replay_ns, reduced_ns: their sums.
-        demanded: 1 where the next cell's replays need what the last cell did not keep.
+        demanded: what the next cell does with what leaves the last: 0 if that is kept, 1 if its replays demand it, 2
+            if it is unused.
         relief_bytes: what early replays in the chain that ends here lessen, if they run. Negative: they add.
         surge_bytes: what they need more than afterwards while they run.
         option: position among the columns of its last cell.
@@ -116,9 +117,9 @@ def _extend(
 ) -> _Partial:
     """The partial plans that can go on with a column, with it."""
     option = column.option
-    added_bytes = partial.surge_bytes - partial.relief_bytes if option.entering else 0
+    added_bytes = partial.surge_bytes - partial.relief_bytes if option.entering.is_demanded else 0
     fits = (
-        (partial.demanded == int(bool(option.entering)))
+        (partial.demanded == _state(option.entering))
         & (partial.reduced_ns + column.reduced_ns <= slack_ns)
         & (partial.new_bytes + option.forward_peak_bytes <= forward_room)
         & (partial.end_bytes + (option.held_bytes - option.outliving_bytes) <= end_room)
@@ -128,7 +129,7 @@ def _extend(
     before = np.flatnonzero(fits)
     old = partial.take(before)
     relief = surge = np.zeros(before.size, dtype=np.int64)
-    if option.leaving:
+    if option.leaving.is_demanded:
         relief = relief + (option.held_bytes - option.early_bytes)
         surge = surge + (option.surge_bytes - option.early_bytes)
         if option.demands_early:
@@ -140,12 +141,17 @@ def _extend(
         end_bytes=old.end_bytes + (option.held_bytes - option.outliving_bytes),
         replay_ns=old.replay_ns + option.replay_ns,
         reduced_ns=old.reduced_ns + column.reduced_ns,
-        demanded=np.full(before.size, int(bool(option.leaving)), dtype=np.int64),
+        demanded=np.full(before.size, _state(option.leaving), dtype=np.int64),
         relief_bytes=relief,
         surge_bytes=surge,
         option=np.full(before.size, place, dtype=np.int64),
         before=before.astype(np.int64),
     )
+
+
+def _state(demand: Demand) -> int:
+    """Whether a link is demanded early or late makes no difference to a whole plan."""
+    return 1 if demand.is_demanded else (2 if demand is Demand.UNUSED else 0)
 
 
 def _prune(partial: _Partial) -> _Partial:

@@ -5,7 +5,11 @@ backward in which its saved tensors are unpacked: its *window*. Every tensor has
 
     internal  made, read and unpacked inside one cell
     link      made in one cell, read or unpacked by the next one too: the residual stream between blocks
-    shared    everything else: rotary tables, an encoder's output
+    shared    everything else: rotary tables, an encoder's output; and what a replay of these would run or read, for
+              such a replay changes when things happen in a cell
+
+Two cells between which there is more than one link that a plan may keep or not are one cell: some of these could be
+kept and others not, which options do not tell apart.
 
 What is held from forward counts for the cell that it is internal to; a link counts for the cell it enters. Cells of
 one *template* are alike in all that a decision depends on, so an option for one is an option for all of them.
@@ -13,9 +17,30 @@ one *template* are alike in all that a decision depends on, so an option for one
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from itertools import accumulate, pairwise
 
 from planner.problem import Problem, ReplayOp, Tensor
+
+
+class Demand(IntEnum):
+    """What becomes of a link that every plan may keep or not.
+
+    NONE: it is kept. LATE and EARLY: it is not, and a replay in a later cell needs it. EARLY: no later than the
+    *critical* moment of the last cell, through a chain of such demands that the last cell begins; LATE: after it. The
+    critical moment is where the last cell's backward peaks when everything is saved. UNUSED: it is not kept, and no
+    later cell needs it.
+    """
+
+    NONE = 0
+    LATE = 1
+    EARLY = 2
+    UNUSED = 3
+
+    @property
+    def is_demanded(self) -> bool:
+        """Whether a later cell's replay needs the link."""
+        return self in (Demand.LATE, Demand.EARLY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +114,12 @@ class LocalProblem:
     Links that leave are there without effort, and count only while this cell's own backward uses them; shared tensors
     are there and count for nothing.
 
-    With `demands_entering` the links that enter are not kept (but for those that every plan keeps) and come from a
-    replay of the cell before, which here is one op without cost. With `is_demanded` a later cell's replay needs the
-    links that leave: they are made in the early step, before the cell's own window.
+    Where links that enter are demanded, they are not kept (but for those that every plan keeps) and come from a replay
+    of the cell before, which here is one op without cost. Where links that leave are, they are made in the early step,
+    before the cell's own window. Unused links are not kept; the cell that they leave may make them again for itself.
+
+    What lives into backward in any case counts for nothing but in the last cell: to keep it costs nothing until then,
+    and how long that is differs from window to window.
 
     Attributes:
         problem: the local problem; tensors are in the order of `Cell.tensors`.
@@ -123,13 +151,22 @@ def cut(problem: Problem, starts: Iterable[int]) -> Chain:
         starts: positions in `Problem.ops`; the first op starts a cell in any case.
     """
     bounds = sorted({0, *starts, len(problem.ops)})
-    ranges = list(pairwise(bounds))
-    home = [place for place, (first, end) in enumerate(ranges) for _ in range(first, end)]
-    windows = _windows(problem, home, len(ranges))
-    cells, shared = _assign(problem, ranges, windows, home)
+    while True:
+        ranges = list(pairwise(bounds))
+        home = [place for place, (first, end) in enumerate(ranges) for _ in range(first, end)]
+        windows = _windows(problem, home, len(ranges))
+        cells, shared = _assign(problem, ranges, windows, home)
+        many = {cell.ops[0] for cell in cells if sum(not problem.tensors[t].must_keep for t in cell.entering) > 1}
+        if not many:
+            break
+        bounds = [bound for bound in bounds if bound not in many]
     cells = _with_forward_moments(problem, cells)
     templates: dict[object, int] = {}
-    cells = [replace(c, template=templates.setdefault(_signature(problem, c), len(templates))) for c in cells]
+    cells = [
+        # The last cell is a template of its own: when its links are demanded is told apart by its critical moment.
+        replace(c, template=templates.setdefault((c is cells[-1], _signature(problem, c)), len(templates)))
+        for c in cells
+    ]
     return Chain(
         cells=tuple(cells),
         shared=shared,
@@ -180,6 +217,9 @@ def _assign(
             links[max(places)].append(tensor.index)
         else:
             shared.add(tensor.index)
+    shared |= _behind(problem, shared)
+    links = [[t for t in found if t not in shared] for found in links]
+    internal = [[t for t in found if t not in shared] for found in internal]
     # Forward steps before the first replayable op belong to the first cell, those after the last to the last.
     begins = [0, *(problem.ops[first].step for first, _ in ranges[1:]), problem.backward_step, problem.backward_step]
 
@@ -205,6 +245,21 @@ def _assign(
     return cells, frozenset(shared)
 
 
+def _behind(problem: Problem, shared: Iterable[int]) -> set[int]:
+    """What replays of shared tensors could read or write, up to what every plan keeps."""
+    found: set[int] = set()
+    stack = [index for index in shared if not problem.tensors[index].must_keep]
+    while stack:
+        producer = problem.tensors[stack.pop()].producer
+        if producer is None:
+            continue
+        op = problem.ops[producer]
+        fresh = {index for index in (*op.reads, *op.writes) if not problem.tensors[index].must_keep} - found
+        found |= fresh
+        stack += fresh
+    return found
+
+
 def _with_forward_moments(problem: Problem, cells: Sequence[Cell]) -> list[Cell]:
     found = []
     settled = 0  # from this step on, what earlier cells keep is there only because it is kept
@@ -222,10 +277,11 @@ def _at_forward_moment(problem: Problem, cell: Cell) -> int:
 
 
 def local_problem(
-    problem: Problem, cell: Cell, *, demands_entering: bool = False, is_demanded: bool = False
+    problem: Problem, cell: Cell, *, entering: Demand = Demand.NONE, leaving: Demand = Demand.NONE
 ) -> LocalProblem:
     """The cell as a problem of its own; see `LocalProblem`."""
     early = cell.forward[1] - cell.forward[0]
+    demands_entering = entering.is_demanded
     shift = int(demands_entering)  # the replay of the cell before comes first
     place_of_op = {op: place + shift for place, op in enumerate(range(*cell.ops))}
     position = {tensor: place for place, tensor in enumerate(cell.tensors)}
@@ -238,8 +294,9 @@ def local_problem(
             cell=cell,
             place_of_op=place_of_op,
             early=early,
-            demands_entering=demands_entering,
-            is_demanded=is_demanded,
+            entering=entering,
+            leaving=leaving,
+            backward_step=problem.backward_step,
         )
         for place, (index, role) in enumerate(zip(cell.tensors, roles, strict=True))
     )
@@ -300,8 +357,9 @@ def _local_tensor(
     cell: Cell,
     place_of_op: dict[int, int],
     early: int,
-    demands_entering: bool,
-    is_demanded: bool,
+    entering: Demand,
+    leaving: Demand,
+    backward_step: int,
 ) -> Tensor:
     first, end = cell.window
     window_start = early + 1
@@ -310,27 +368,38 @@ def _local_tensor(
         for unpack, release in tensor.uses
         if first <= unpack < end
     )
+    is_last = cell.forward[1] == backward_step
+    lives_on = tensor.free_step > backward_step
     local = replace(
         tensor,
         index=place,
+        size_bytes=0 if lives_on and not is_last else tensor.size_bytes,
         producer=None if tensor.producer is None else place_of_op.get(tensor.producer),
-        free_step=min(max(tensor.free_step - cell.forward[0], 0), early),
+        free_step=tensor.free_step - first + window_start
+        if lives_on and is_last
+        else min(max(tensor.free_step - cell.forward[0], 0), early),
         uses=uses,
         consumers=tuple(place_of_op[op] for op in tensor.consumers if op in place_of_op),
     )
+    # What every plan keeps but only replays need, such as links between the units of FSDP, is let go without them.
+    is_idle = tensor.must_keep and not tensor.uses
     if role == "shared":
         return replace(local, size_bytes=0, producer=None, may_keep=True, must_keep=True, uses=())
     if role == "entering":
-        if demands_entering and not tensor.must_keep:
+        if entering.is_demanded and not tensor.must_keep:
             return replace(local, producer=0, may_keep=False, must_keep=False)
-        return replace(local, producer=None, must_keep=True)
+        if entering is Demand.UNUSED and not tensor.must_keep:
+            return replace(local, producer=None, may_keep=False, must_keep=False)
+        return replace(local, producer=None, must_keep=not is_idle)
     if role == "leaving":
-        if is_demanded and not tensor.must_keep:
+        if leaving.is_demanded and not tensor.must_keep:
             return replace(
                 local, size_bytes=0, may_keep=False, must_keep=False, uses=((early, early + 1),), consumers=()
             )
+        if leaving is Demand.UNUSED and not tensor.must_keep:
+            return replace(local, may_keep=False, must_keep=False)
         return replace(local, producer=None, must_keep=True)
-    return local
+    return replace(local, producer=None, must_keep=False) if is_idle else local
 
 
 def _signature(problem: Problem, cell: Cell) -> object:
@@ -338,7 +407,7 @@ def _signature(problem: Problem, cell: Cell) -> object:
     local = local_problem(problem, cell).problem
     return (
         (len(cell.entering), len(cell.internal), len(cell.leaving)),
-        tuple((index in cell.lasting, index in cell.outliving) for index in cell.tensors),
+        tuple((t in cell.lasting, t in cell.outliving, problem.tensors[t].must_keep) for t in cell.tensors),
         cell.forward_moment,
         tuple(
             (t.size_bytes, t.producer, t.may_keep, t.must_keep, t.free_step, t.uses, t.consumers) for t in local.tensors

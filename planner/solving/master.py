@@ -11,12 +11,16 @@ Legend
                 N[j] + Σ moment[o]·x[j,o] + F[j] ≤ B
                 Σ (held[o] − outliving[o])·x[j,o] + E ≤ B                  E: what no plan changes when forward ends
     and for every cell but the last
-                S[j] + Σ first_peak[o]·x[j,o] + W[j] ≤ B
+                S[j] + Σ (first_peak[o] − relief[j])·x[j,o] + W[j] ≤ B     relief only where o demands what enters, and
+                                                                           may have done so before its window
                 S[j] + Σ (peak[o] − relief[j])·x[j,o] + W[j] ≤ B           relief only where o demands what enters
-    and for the last, where `peak` is `first_peak` if o demands LATE,
-                S[last] + Σ peak[o]·x[last,o] + Σ (early[o] − held[o])·x[j,o] + W[last] ≤ B     over o demanded EARLY
+    and for the last
+                S[last] + Σ first_peak[o]·x[last,o] + W[last] ≤ B
+                S[last] + Σ last[o]·x[last,o] + Σ (early[o] − held[o])·x[j,o] + W[last] ≤ B     over o demanded EARLY
+                                                                           last: `first_peak` if o demands LATE,
+                                                                           `later_peak` if EARLY, otherwise `peak`
     and
-                Σ x[j, demanded] = Σ x[j+1, demands]                       for LATE and for EARLY
+                Σ x[j, demanded] = Σ x[j+1, demands]                       for LATE, for EARLY, and for UNUSED
 
 Options are generated where the duals (the price of a byte at each moment) say that one could help; when none can, the
 value of the program is a bound for every plan. What the bound assumes and leaves out is only ever in a plan's favour:
@@ -30,8 +34,8 @@ from typing import Any
 
 from ortools.linear_solver import pywraplp
 
-from planner.solving.cells import Chain
-from planner.solving.options import Demand, Option, Prices, Template
+from planner.solving.cells import Chain, Demand
+from planner.solving.options import Option, Prices, Template
 
 # The program counts bytes in GB and time in thousandths of all replays together, so that its numbers are near 1.
 _GB = 1e9
@@ -53,8 +57,14 @@ _CHAINED = (
     (Demand.NONE, Demand.EARLY),
     (Demand.LATE, Demand.EARLY),
     (Demand.EARLY, Demand.EARLY),
+    (Demand.UNUSED, Demand.NONE),
+    (Demand.NONE, Demand.UNUSED),
+    (Demand.UNUSED, Demand.UNUSED),
+    (Demand.UNUSED, Demand.LATE),
+    (Demand.LATE, Demand.UNUSED),
+    (Demand.UNUSED, Demand.EARLY),
 )
-_CHAINED_LAST = ((Demand.LATE, Demand.NONE), (Demand.EARLY, Demand.NONE))
+_CHAINED_LAST = ((Demand.LATE, Demand.NONE), (Demand.EARLY, Demand.NONE), (Demand.UNUSED, Demand.NONE))
 _PLAIN = ((Demand.NONE, Demand.NONE),)
 
 
@@ -170,7 +180,7 @@ class Master:
             self._hold[j].SetCoefficient(held[j], -1)
             self._hold_forward[j].SetCoefficient(new[j + 1], 1)
             self._hold_forward[j].SetCoefficient(new[j], -1)
-            for row in (self._peak[j],) if j == self._last else (self._first[j], self._peak[j]):
+            for row in (self._first[j], self._peak[j]):
                 row.SetCoefficient(held[j], 1)
                 row.SetCoefficient(self._excess, -1)
         self._moment = []
@@ -258,9 +268,13 @@ class Master:
         self._hold_forward[j].SetCoefficient(share, (option.lasting_bytes - option.held_bytes) / _GB)
         self._moment[j].SetCoefficient(share, option.moment_bytes / _GB)
         self._end.SetCoefficient(share, (option.held_bytes - option.outliving_bytes) / _GB)
-        is_late = j == self._last and option.entering is Demand.LATE
-        self._first[j].SetCoefficient(share, 0.0 if j == self._last else option.first_peak_bytes / _GB)
-        peak_bytes = option.first_peak_bytes if is_late else option.peak_bytes - self._relief(j, option)
+        first_bytes = option.first_peak_bytes - self._first_relief(j, option.entering, option.leaving)
+        self._first[j].SetCoefficient(share, first_bytes / _GB)
+        if j == self._last and option.entering.is_demanded:
+            is_late = option.entering is Demand.LATE
+            peak_bytes = option.first_peak_bytes if is_late else option.later_peak_bytes
+        else:
+            peak_bytes = option.peak_bytes - self._relief(j, option.entering)
         self._peak[j].SetCoefficient(share, peak_bytes / _GB)
         if option.entering:
             self._flow[option.entering][j - 1].SetCoefficient(share, -1)
@@ -271,8 +285,12 @@ class Master:
         self._columns[j][option] = share
         return True
 
-    def _relief(self, j: int, option: Option) -> int:
-        return self._pool.relief_bytes[j] if option.entering and j < self._last else 0
+    def _relief(self, j: int, entering: Demand) -> int:
+        return self._pool.relief_bytes[j] if entering.is_demanded and j < self._last else 0
+
+    def _first_relief(self, j: int, entering: Demand, leaving: Demand) -> int:
+        """Before its window the cell may have demanded what enters only if what leaves was demanded then."""
+        return self._relief(j, entering) if leaving.is_demanded else 0
 
     def _generate(self, duals: "_Duals", value_ns: float, *, with_chains: bool) -> tuple[float, bool]:
         """Price every cell; the sum of the lowest reduced costs in ns, and whether any option is new."""
@@ -308,14 +326,18 @@ class Master:
         return tuple(
             (entering, leaving)
             for entering, leaving in (*_PLAIN, *(_CHAINED_LAST if j == self._last else _CHAINED))
-            if (not entering or (j > 0 and template.can_demand)) and (not leaving or template.can_be_demanded)
+            if (not entering or (j > 0 and template.can_demand))
+            and (not leaving or template.can_be_demanded)
+            and (entering is not Demand.UNUSED or template.can_leave_unused)
+            and (leaving is not Demand.UNUSED or self._pool.templates[self._cells[j + 1].template].can_leave_unused)
         )
 
     def _reduced(self, duals: "_Duals", j: int, option: Option, price: Callable[[Prices], float]) -> float:
         """The reduced cost in ns of an option (or of anything with such demands) in a cell."""
         prices = duals.prices(j, option.entering, option.leaving)
         reduced = price(prices) - duals.one_ns[j]
-        reduced -= prices.peak * self._relief(j, option)
+        reduced -= prices.peak * self._relief(j, option.entering)
+        reduced -= prices.first_peak * self._first_relief(j, option.entering, option.leaving)
         if option.entering:
             reduced += duals.flow_ns[option.entering][j - 1]
         if option.leaving:
@@ -355,13 +377,16 @@ class _Duals:
 
     def prices(self, j: int, entering: Demand, leaving: Demand) -> Prices:
         """The price of a byte in a cell."""
-        is_late = j == len(self.peak) - 1 and entering is Demand.LATE
+        is_last = j == len(self.peak) - 1
+        is_late = is_last and entering is Demand.LATE
+        is_early = is_last and entering is Demand.EARLY
         return Prices(
             held=self.hold[j],
             forward=self.hold_forward[j],
             end=self.end,
             moment=self.moment[j],
-            peak=0.0 if is_late else self.peak[j],
-            first_peak=self.peak[j] if is_late else self.first[j],
+            peak=0.0 if is_late or is_early else self.peak[j],
+            first_peak=self.first[j] + (self.peak[j] if is_late else 0.0),
+            later_peak=self.peak[j] if is_early else 0.0,
             early=self.peak[-1] if leaving is Demand.EARLY else 0.0,
         ).rounded()

@@ -6,14 +6,14 @@ exactly, and so also proves that no other decision in the cell is cheaper at tho
 
 import math
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any
 
 from ortools.sat.python import cp_model
 
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, simulate
-from planner.solving.cells import Cell, LocalProblem, local_problem
+from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
 
 # CP-SAT optimizes integers: prices are in 1/1000 ns, and a peak is counted in units of 64 KiB, rounded down.
@@ -24,18 +24,6 @@ _SEED = 20_260_101
 _CELL_TIME_S = 5.0
 # Prices are told apart to this many significant digits: the solver's duals carry noise beyond it.
 _PRICE_DIGITS = 7
-
-
-class Demand(IntEnum):
-    """Whether a replay in a later cell needs a link that was not kept.
-
-    EARLY: no later than the *critical* moment of the last cell, through a chain of such demands that the last cell
-    begins; LATE: after it. The critical moment is where its backward peaks when everything is saved.
-    """
-
-    NONE = 0
-    LATE = 1
-    EARLY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +37,7 @@ class Prices:
         end: held at the end of forward, where it would not be in any case.
         peak: at the peak of the cell's window.
         first_peak: at the peak of that part of it in which the links that enter have not been demanded.
+        later_peak: at the peak of the rest of it.
         early: alive after early replays, instead of held.
     """
 
@@ -58,6 +47,7 @@ class Prices:
     end: float = 0.0
     peak: float = 0.0
     first_peak: float = 0.0
+    later_peak: float = 0.0
     early: float = 0.0
 
     def rounded(self) -> "Prices":
@@ -69,6 +59,7 @@ class Prices:
             end=_round(self.end),
             peak=_round(self.peak),
             first_peak=_round(self.first_peak),
+            later_peak=_round(self.later_peak),
             early=_round(self.early),
         )
 
@@ -118,7 +109,8 @@ class Option:
         held = self.held_bytes * (prices.held - prices.early) + self.early_bytes * prices.early
         held += (self.held_bytes - self.lasting_bytes) * prices.forward
         held += (self.held_bytes - self.outliving_bytes) * prices.end + self.moment_bytes * prices.moment
-        return self.replay_ns + held + self.peak_bytes * prices.peak + self.first_peak_bytes * prices.first_peak
+        peaks = self.peak_bytes * prices.peak + self.first_peak_bytes * prices.first_peak
+        return self.replay_ns + held + peaks + self.later_peak_bytes * prices.later_peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +133,8 @@ class Template:
     def __init__(self, problem: Problem, cell: Cell, *, is_last: bool) -> None:
         self._problem, self._cell = problem, cell
         self._critical = self._find_critical() if is_last else None
-        self._locals: dict[tuple[bool, bool], tuple[LocalProblem, Windows]] = {}
-        self._moments: dict[tuple[bool, bool], dict[Point, None]] = {}
+        self._locals: dict[tuple[Demand, Demand], tuple[LocalProblem, Windows]] = {}
+        self._moments: dict[tuple[Demand, Demand], dict[Point, None]] = {}
         self._priced: dict[tuple[Demand, Demand, Prices], Priced | None] = {}
 
     def _find_critical(self) -> Point:
@@ -160,6 +152,15 @@ class Template:
     def can_be_demanded(self) -> bool:
         """Whether links leave that a later cell could demand."""
         return self._has_choice(self._cell.leaving)
+
+    @property
+    def can_leave_unused(self) -> bool:
+        """Whether links enter that could be neither kept nor needed: the cell's own backward does not unpack them."""
+        local, _ = self._local(Demand.NONE, Demand.NONE)
+        optional = [
+            place for place, index in enumerate(self._cell.entering) if not self._problem.tensors[index].must_keep
+        ]
+        return bool(optional) and not any(local.problem.tensors[place].uses for place in optional)
 
     def _has_choice(self, links: tuple[int, ...]) -> bool:
         return any(not self._problem.tensors[index].must_keep for index in links)
@@ -196,7 +197,12 @@ class Template:
         """
         if not self.can_be_demanded or (continues and not self.can_demand):
             return 0
-        entering = Demand.EARLY if self.can_demand else Demand.NONE
+        relief_bytes = 0 if continues else self._largest_relief_bytes(Demand.NONE, continues=False)
+        if self.can_demand:
+            relief_bytes = max(relief_bytes, self._largest_relief_bytes(Demand.EARLY, continues=continues))
+        return relief_bytes
+
+    def _largest_relief_bytes(self, entering: Demand, *, continues: bool) -> int:
         model, owned = self._model(entering, Demand.LATE)
         local, _ = self._local(entering, Demand.LATE)
         model.forbid_idle()
@@ -208,16 +214,19 @@ class Template:
             return max(0, relief)
         model.cp.maximize(relief)
         solver = _solver()
-        if solver.solve(model.cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        status = solver.solve(model.cp)
+        if status == cp_model.INFEASIBLE:
             return 0
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return sum(size for _, size in owned)
         return max(0, math.ceil(float(solver.best_objective_bound)))
 
     # -- solving ------------------------------------------------------------------------------------------------
 
     def _local(self, entering: Demand, leaving: Demand) -> tuple[LocalProblem, Windows]:
-        key = (entering is not Demand.NONE, leaving is not Demand.NONE)
+        key = _kinds(entering, leaving)
         if key not in self._locals:
-            local = local_problem(self._problem, self._cell, demands_entering=key[0], is_demanded=key[1])
+            local = local_problem(self._problem, self._cell, entering=entering, leaving=leaving)
             self._locals[key] = (local, replay_windows(local.problem))
             self._moments[key] = {}
         return self._locals[key]
@@ -242,7 +251,7 @@ class Template:
         self, prices: Prices, entering: Demand, leaving: Demand, *, held_bytes: int | None = None
     ) -> Priced | None:
         local, _ = self._local(entering, leaving)
-        moments = self._moments[entering is not Demand.NONE, leaving is not Demand.NONE]
+        moments = self._moments[_kinds(entering, leaving)]
         while True:
             model, owned = self._model(entering, leaving)
             if held_bytes is not None:
@@ -257,7 +266,7 @@ class Template:
             if prices.early:
                 early = self._early(model, local)
                 cost += sum(math.floor(_NS_PARTS * prices.early * size) * literal for size, literal in early)
-            if entering is not Demand.NONE and (leaving is Demand.EARLY or self._critical is not None):
+            if entering.is_demanded and (leaving is Demand.EARLY or self._critical is not None):
                 # Which of the two it is shows at one moment: after the early replays, or at the critical one.
                 demanded = model.has_replayed(0, self._critical or Point(step=local.early))
                 model.cp.add(demanded == int(entering is Demand.EARLY))
@@ -279,20 +288,27 @@ class Template:
                 return Priced(option=option, bound_ns=solver.best_objective_bound / _NS_PARTS)
 
     def _parts(self, prices: Prices, entering: Demand) -> tuple[tuple["_Part", float], ...]:
-        if entering is Demand.NONE:
-            return ((_Part.ALL, prices.peak + prices.first_peak),)
-        return ((_Part.ALL, prices.peak), (_Part.BEFORE, prices.first_peak))
+        if not entering.is_demanded:
+            return ((_Part.ALL, prices.peak + prices.first_peak + prices.later_peak),)
+        return (
+            (_Part.ALL, prices.peak),
+            (_Part.BEFORE, prices.first_peak),
+            (_Part.AFTER, prices.later_peak),
+        )
 
     def _add_peak(self, model: RetentionModel, local: LocalProblem, moments: dict[Point, None], part: "_Part") -> Any:
         """A variable for the peak of a part of the window, in units."""
         highest = max(local.problem.base_bytes) + sum(2 * t.size_bytes for t in local.problem.tensors)
         highest += sum(op.scratch_bytes for op in local.problem.ops)
-        lowest = max(local.problem.base_bytes[local.early + 1 :]) if part is _Part.ALL else 0
+        window = local.problem.base_bytes[local.early + 1 :]
+        lowest = {_Part.ALL: max(window), _Part.BEFORE: 0, _Part.AFTER: min(window)}[part]
         peak = model.cp.new_int_var(lowest // _PEAK_UNIT_BYTES, highest // _PEAK_UNIT_BYTES + 1, "peak")
         for moment in moments:
             only_if: Any = 1
             if part is _Part.BEFORE:
                 only_if = negation(model.has_replayed(0, moment))
+            elif part is _Part.AFTER:
+                only_if = model.has_replayed(0, moment)
             model.add_moment(moment, _PEAK_UNIT_BYTES * peak + (_PEAK_UNIT_BYTES - 1), only_if=only_if)
         return peak
 
@@ -302,12 +318,17 @@ class Template:
         """Add the moments of the option's peaks that the model did not count; say whether any was new."""
         is_new = False
         for part, limit_bytes in limits.items():
-            size_bytes = option.first_peak_bytes if part is _Part.BEFORE else option.peak_bytes
+            size_bytes = {
+                _Part.ALL: option.peak_bytes,
+                _Part.BEFORE: option.first_peak_bytes,
+                _Part.AFTER: option.later_peak_bytes,
+            }[part]
             if size_bytes <= limit_bytes:
                 continue
             timeline = simulate(local.problem, option.kept | _given(local))
             before, after = _split(timeline, local)
-            highest = max(before if part is _Part.BEFORE else before + after, key=lambda moment: moment[1])[0]
+            watched = {_Part.ALL: before + after, _Part.BEFORE: before, _Part.AFTER: after}[part]
+            highest = max(watched, key=lambda moment: moment[1])[0]
             is_new |= highest not in moments
             moments[highest] = None
         return is_new
@@ -324,7 +345,7 @@ class Template:
             for point, size in zip(timeline.points, timeline.live_bytes, strict=True)
             if point.step == local.early
         ]
-        is_demanded = leaving is not Demand.NONE
+        is_demanded = leaving.is_demanded
         return Option(
             entering=entering,
             leaving=leaving,
@@ -349,7 +370,7 @@ class Template:
             ),
             first_peak_bytes=first_peak_bytes,
             later_peak_bytes=first_peak_bytes
-            if entering is Demand.NONE
+            if not entering.is_demanded
             else max((size for _, size in after), default=0),
         )
 
@@ -359,10 +380,16 @@ def _given(local: LocalProblem) -> frozenset[int]:
     return frozenset(t.index for t in local.problem.tensors[local.owned :] if t.must_keep)
 
 
+def _kinds(entering: Demand, leaving: Demand) -> tuple[Demand, Demand]:
+    """Demands that make the same local problem: early ones are late ones there."""
+    return tuple(Demand.LATE if demand.is_demanded else demand for demand in (entering, leaving))  # type: ignore[return-value]
+
+
 class _Part(Enum):
-    """Of a window: until the links that enter have been demanded, or all of it."""
+    """Of a window: until the links that enter have been demanded, from then on, or all of it."""
 
     BEFORE = "before"
+    AFTER = "after"
     ALL = "all"
 
 

@@ -1,0 +1,307 @@
+"""The decomposition against exhaustive search: on random chains, and on steps that once fooled its bound."""
+
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.blocks import block_levels
+from planner.device import load_device
+from planner.graph import modules
+from planner.problem import Problem, ReplayOp, Tensor, build_problem
+from planner.simulation.liveness import simulate
+from planner.solving.cells import cut
+from planner.solving.decomposition import ChainSolver, Decomposed, chain_solver
+from planner.solving.search import Limits, Status, lowest_peak, saved, solve
+from planner.spec import from_mapping
+from planner.tracing import prepare, trace
+from tests.problems import ChainProblem, all_plans, chain_problems
+from tests.simulation.test_liveness import simulate_or_none
+
+EXACT = Limits(time_s=60.0, gap=0.0)
+GB = 1_000_000_000
+
+
+def outcomes(problem: Problem) -> list[tuple[int, int]]:
+    """(peak, recompute) of every plan that can run."""
+    timelines = [simulate_or_none(problem, kept) for kept in all_plans(problem)]
+    return sorted({(t.peak_bytes, t.recompute_ns) for t in timelines if t is not None})
+
+
+def budgets_of(plans: Sequence[tuple[int, int]]) -> list[int]:
+    """One that no plan fits, the tightest, and some more."""
+    peaks = sorted({peak for peak, _ in plans})
+    return [peaks[0] - 1, *peaks[:2], *peaks[2 :: max(1, len(peaks) // 3)]]
+
+
+def decompose(solver: ChainSolver, budget_bytes: int) -> Decomposed:
+    return solver.solve(budget_bytes, gap=0.0, deadline=time.monotonic() + 60)
+
+
+@settings(max_examples=14)
+@given(chain_problems(max_choices=8))
+def test_no_plan_beats_the_bound_and_every_plan_fits(made: ChainProblem) -> None:
+    problem = made.problem
+    plans = outcomes(problem)
+    solver = ChainSolver(problem, cut(problem, made.starts))
+    for budget in budgets_of(plans):
+        affordable = [cost for peak, cost in plans if peak <= budget]
+
+        found = decompose(solver, budget)
+
+        if affordable:
+            assert not found.is_infeasible
+            assert found.bound_ns <= min(affordable)
+        if found.kept is not None:
+            timeline = simulate(problem, found.kept)
+            assert timeline == found.timeline
+            assert timeline.peak_bytes <= budget
+            assert timeline.recompute_ns >= min(affordable)
+
+
+@settings(max_examples=12)
+@given(chain_problems(max_choices=8), st.data())
+def test_decomposition_and_flat_model_together_equal_exhaustive_search(made: ChainProblem, data: st.DataObject) -> None:
+    problem = made.problem
+    plans = outcomes(problem)
+    budget = data.draw(st.sampled_from(budgets_of(plans)))
+    affordable = [cost for peak, cost in plans if peak <= budget]
+
+    solution = solve(problem, budget_bytes=budget, limits=EXACT, chain=ChainSolver(problem, cut(problem, made.starts)))
+
+    if not affordable:
+        assert Status.INFEASIBLE == solution.status
+        return
+    assert Status.OPTIMAL == solution.status
+    assert solution.timeline is not None
+    assert min(affordable) == solution.timeline.recompute_ns == solution.bound_ns
+
+
+@settings(max_examples=6)
+@given(chain_problems(max_choices=7))
+def test_the_lowest_peak_of_a_chain_equals_exhaustive_search(made: ChainProblem) -> None:
+    found = lowest_peak(made.problem, limits=EXACT, chain=ChainSolver(made.problem, cut(made.problem, made.starts)))
+
+    assert outcomes(made.problem)[0][0] == found.timeline.peak_bytes == found.bound_bytes
+
+
+@settings(max_examples=4)
+@given(chain_problems(max_choices=7))
+def test_the_same_chain_gives_the_same_plan_again(made: ChainProblem) -> None:
+    budget = outcomes(made.problem)[0][0]
+
+    chain = cut(made.problem, made.starts)
+    first, second = (decompose(ChainSolver(made.problem, chain), budget) for _ in range(2))
+
+    assert first == second
+
+
+@settings(max_examples=3)
+@given(chain_problems(max_choices=7))
+def test_more_budget_never_costs_more_when_the_former_plan_is_known(made: ChainProblem) -> None:
+    # Without it, a cost may rise by as much as the tolerance allows.
+    problem = made.problem
+    chain = ChainSolver(problem, cut(problem, made.starts))
+    peaks = [peak for peak, _ in outcomes(problem)]
+    known: list[frozenset[int]] = []
+    costs_ns = []
+    for part in range(11):
+        budget = peaks[0] + (max(peaks) - peaks[0]) * part // 10
+        solution = solve(problem, budget_bytes=budget, limits=Limits(gap=0.05), known=known, chain=chain)
+        assert solution.timeline is not None
+        assert solution.kept is not None
+        known = [solution.kept | problem.must_keep]
+        costs_ns.append(solution.timeline.recompute_ns)
+
+    assert sorted(costs_ns, reverse=True) == costs_ns
+
+
+def tensor(
+    size: int,
+    made_by: int | None,
+    *,
+    read_by: tuple[int, ...] = (),
+    unpacked: tuple[int, int] | None = None,
+    **given: int,
+) -> Tensor:
+    """A tensor of so many GB that dies in forward as soon as it is read. It may be kept, unless said otherwise."""
+    return Tensor(
+        index=0,
+        value=0,
+        size_bytes=size * GB,
+        producer=made_by,
+        may_keep=bool(given.get("may_keep", True)),
+        must_keep=bool(given.get("must_keep", False)),
+        free_step=given.get("free_step", 1 + max((*read_by, made_by or 0))),
+        uses=(unpacked,) if unpacked else (),
+        consumers=read_by,
+    )
+
+
+def step(tensors: list[Tensor], costs_ns: list[int], base: list[int], scratch: dict[int, int] | None = None) -> Problem:
+    """A step whose ops follow from the tensors; `base` and `scratch` are in GB."""
+    return Problem(
+        tensors=tuple(
+            Tensor(**{**{name: getattr(t, name) for name in t.__slots__}, "index": place, "value": place})
+            for place, t in enumerate(tensors)
+        ),
+        ops=tuple(
+            ReplayOp(
+                index=op,
+                step=op,
+                name=f"op{op}",
+                module_fqn="",
+                cost_ns=cost_ns,
+                reads=tuple(place for place, t in enumerate(tensors) if op in t.consumers),
+                writes=tuple(place for place, t in enumerate(tensors) if t.producer == op),
+                scratch_bytes=(scratch or {}).get(op, 0) * GB,
+            )
+            for op, cost_ns in enumerate(costs_ns)
+        ),
+        base_bytes=tuple(size * GB for size in base),
+        backward_step=len(costs_ns),
+        optimizer_peak_bytes=0,
+        step_ns=0,
+    )
+
+
+def link_nobody_needs(*, must_keep: bool) -> tuple[Problem, tuple[int, ...], int]:
+    """What the first cell hands to the second is not saved, and with all that is, no replay reads it."""
+    tensors = [
+        tensor(1, 0, unpacked=(5, 6)),
+        tensor(4, 0, read_by=(1,), must_keep=must_keep),
+        tensor(1, 1, unpacked=(4, 5)),
+        tensor(1, 2, unpacked=(3, 4)),
+    ]
+    return step(tensors, [50, 50, 50], [0] * 6), (1, 2), 3
+
+
+def two_links() -> tuple[Problem, tuple[int, ...], int]:
+    """Keeping one of two links is enough, and the other is cheap to make again."""
+    tensors = [
+        tensor(4, 0, read_by=(2,), unpacked=(4, 6)),
+        tensor(4, 1, read_by=(2,), unpacked=(5, 6)),
+        tensor(0, 2, unpacked=(3, 4)),
+    ]
+    return step(tensors, [10, 1, 0], [0, 0, 0, 5, 0, 0]), (2,), 9
+
+
+def held_in_any_case() -> tuple[Problem, tuple[int, ...], int]:
+    """The script holds on to what the first cell makes until the step is over."""
+    tensors = [tensor(4, 0, read_by=(1,), unpacked=(3, 4), free_step=4), tensor(1, 1, unpacked=(2, 3))]
+    return step(tensors, [50, 50], [0, 4, 4, 4]), (1,), 5
+
+
+def link_that_replays_use_up() -> tuple[Problem, tuple[int, ...], int]:
+    """Replays from a kept link make the next one, and then it is gone."""
+    tensors = [
+        tensor(4, 0, read_by=(1,)),
+        tensor(5, 1, read_by=(2,), unpacked=(6, 8)),
+        tensor(0, 2, unpacked=(5, 6)),
+        tensor(0, 2, read_by=(3,), must_keep=True, unpacked=(7, 8)),
+        tensor(0, 3, unpacked=(4, 5)),
+    ]
+    return step(tensors, [100, 1, 0, 0], [0, 6, 6, 6, 0, 0, 0, 5]), (1, 2, 3), 10
+
+
+def replays_that_add() -> tuple[Problem, tuple[int, ...], int]:
+    """The last cell peaks before it demands its link; what the demand leaves behind comes after that peak."""
+    tensors = [
+        tensor(5, 0, read_by=(1,), unpacked=(7, 8)),
+        tensor(1, 1, read_by=(3,), unpacked=(5, 7), free_step=3),
+        tensor(2, 2, unpacked=(4, 5)),
+        tensor(0, 3, unpacked=(6, 7)),
+    ]
+    return step(tensors, [1, 1, 1, 1], [0, 0, 0, 12, 0, 0, 3, 0], {2: 10}), (2,), 12
+
+
+def demanded_before_its_window() -> tuple[Problem, tuple[int, ...], int]:
+    """Early replays use up what the first cell holds, before the window of the second begins."""
+    tensors = [
+        tensor(5, 0, read_by=(1,)),
+        tensor(6, 1, read_by=(2,)),
+        tensor(6, 2, read_by=(4,), unpacked=(5, 6)),
+        tensor(0, 3, unpacked=(6, 7)),
+        tensor(0, 4, unpacked=(5, 6), free_step=5),
+    ]
+    return step(tensors, [100, 1, 1, 0, 0], [0, 0, 7, 7, 7, 0, 8, 0]), (2, 4), 12
+
+
+def shared_tensor_replays_early() -> tuple[Problem, tuple[int, ...], int]:
+    """A replay of what all cells share uses up an anchor, and leaves what is smaller and cannot be kept."""
+    tensors = [
+        tensor(5, 0, read_by=(1,)),
+        tensor(0, 1, read_by=(2,), may_keep=False),
+        tensor(6, 1, read_by=(3, 4), unpacked=(5, 6)),
+        tensor(9, 2, unpacked=(7, 8)),
+        tensor(0, 3, unpacked=(6, 7)),
+        tensor(0, 4, unpacked=(5, 6), free_step=5),
+    ]
+    return step(tensors, [100, 1, 1, 0, 0], [0, 0, 7, 7, 7, 0, 8, 0]), (3, 4), 12
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(link_nobody_needs(must_keep=False), id="a link that nobody needs"),
+        pytest.param(link_nobody_needs(must_keep=True), id="a link that FSDP would hold for replays"),
+        pytest.param(two_links(), id="two links"),
+        pytest.param(held_in_any_case(), id="held in any case"),
+        pytest.param(link_that_replays_use_up(), id="a link that replays use up"),
+        pytest.param(replays_that_add(), id="replays that add"),
+        pytest.param(demanded_before_its_window(), id="demanded before its window"),
+        pytest.param(shared_tensor_replays_early(), id="a shared tensor replays early"),
+    ],
+)
+def test_the_bound_holds_for(case: tuple[Problem, tuple[int, ...], int]) -> None:
+    problem, starts, budget = case
+    affordable = [cost for peak, cost in outcomes(problem) if peak <= budget * GB]
+
+    found = decompose(ChainSolver(problem, cut(problem, starts)), budget * GB)
+
+    assert affordable
+    assert not found.is_infeasible
+    assert found.bound_ns <= min(affordable)
+
+
+@pytest.fixture(scope="module")
+def llama() -> tuple[Problem, ChainSolver]:
+    config = {
+        "hidden_size": 32,
+        "intermediate_size": 80,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 96,
+    }
+    spec = from_mapping(
+        {
+            "model": {"transformers": "LlamaForCausalLM", "config": config},
+            "batch": {"micro_batch": 8, "sequence_length": 128},
+        }
+    )
+    graph = trace(prepare(spec))
+    problem = build_problem(graph, load_device("h100-80gb"))
+    solver = chain_solver(problem, block_levels(modules(graph)))
+    assert solver is not None
+    return problem, solver
+
+
+@pytest.mark.filterwarnings("ignore")  # what model libraries say of tiny configurations
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
+def test_a_small_llama_costs_what_the_flat_model_proves(llama: tuple[Problem, ChainSolver], share: float) -> None:
+    problem, chain = llama
+    lowest = max(*problem.base_bytes, problem.optimizer_peak_bytes)
+    highest = simulate(problem, saved(problem)).peak_bytes
+    budget = round(lowest + share * (highest - lowest))
+
+    flat = solve(problem, budget_bytes=budget, limits=EXACT)
+    decomposed = solve(problem, budget_bytes=budget, limits=EXACT, chain=chain)
+
+    assert flat.status == decomposed.status
+    assert flat.bound_ns == decomposed.bound_ns
+    assert (flat.timeline is None) == (decomposed.timeline is None)
+    if flat.timeline is not None and decomposed.timeline is not None:
+        assert flat.timeline.recompute_ns == decomposed.timeline.recompute_ns
