@@ -117,8 +117,8 @@ def solve(
             if found.kept is not None and found.timeline is not None:
                 best.offer(found.kept, found.timeline)
                 report(_progress(found.timeline, bound_ns))
-            if is_infeasible:
-                best = _Incumbent(measure=best.measure)
+            if is_infeasible and best.timeline is not None:
+                raise AssertionError("the bound excludes every plan, but one that fits is known")
         # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
         _add_violations(best.moments, simulate(problem, saved(problem)), budget_bytes)
     windows = replay_windows(problem)
