@@ -111,6 +111,7 @@ class SavedTensor:
     op: str  # name of the op that produced the value; empty for parameters, buffers, inputs, constants
     shape: tuple[int, ...]
     dtype: str
+    pack_step: int  # packed before this step runs, after the one before it has
     uses: tuple[tuple[int, int], ...]  # (unpack_step, release_step): held for unpack_step <= step < release_step
 
 

@@ -65,9 +65,10 @@ def step(
     storages: list[Storage] = []
     values: list[Value] = []
     records: list[Op] = []
-    packs = [(name, op.module) for op in ops for name in op.saved] + list(also_saved)
-    order = list(dict.fromkeys(name for name, _ in reversed(packs)))
     start = len(ops)
+    packs = [(name, op.module, place + 1) for place, op in enumerate(ops) for name in op.saved]
+    packs += [(name, module, start) for name, module in also_saved]
+    order = list(dict.fromkeys(name for name, _, _ in reversed(packs)))
     last_read = {name: place for place, op in enumerate(ops) for name in op.reads}
     for place, op in enumerate(ops):
         for name, size_bytes in op.sizes.items():
@@ -105,9 +106,10 @@ def step(
             op=ops[0].name,
             shape=(1,),
             dtype="float32",
+            pack_step=pack_step,
             uses=((start + 2 * order.index(name), start + 2 * order.index(name) + 2),),
         )
-        for place, (name, module) in enumerate(packs)
+        for place, (name, module, pack_step) in enumerate(packs)
     ]
     containers = {fqn.rpartition(".")[0] for fqn in blocks}
     graph = build_graph(

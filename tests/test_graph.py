@@ -84,6 +84,7 @@ RECORDS: dict[str, Any] = {
             op="aten.tanh.default",
             shape=(2, 2),
             dtype="float32",
+            pack_step=2,
             uses=((2, 4),),
         ),
     ),

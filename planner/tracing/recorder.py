@@ -74,6 +74,7 @@ class SavedRecord:
     op: str
     shape: tuple[int, ...]
     dtype: str
+    pack_step: int
     uses: list[list[int]] = field(default_factory=list)
 
 
@@ -301,6 +302,7 @@ class Recorder(TorchDispatchMode):
             op="" if producer is None else self._op_name(producer),
             shape=tuple(tensor.shape),
             dtype=_dtype_name(tensor.dtype),
+            pack_step=self.step,
         )
         self._packed[where] += 1
         self.saved.append(record)
@@ -422,6 +424,7 @@ class Recorder(TorchDispatchMode):
                 op=record.op,
                 shape=record.shape,
                 dtype=record.dtype,
+                pack_step=record.pack_step,
                 uses=tuple((unpack, release) for unpack, release in record.uses),
             )
             for index, record in enumerate(self.saved)

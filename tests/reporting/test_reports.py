@@ -94,6 +94,7 @@ def step() -> OpGraph:
                     op=op,
                     shape=(2, 2),
                     dtype="bfloat16",
+                    pack_step=index,
                     uses=(),
                 )
             )
