@@ -67,7 +67,7 @@ def run_model(name: str, points: int, time_limit_s: float) -> dict[str, Any]:
         print(f"  {name}: {budget_bytes / 1e9:.2f} GB in {solved[-1][1]:.1f} s", file=sys.stderr, flush=True)
 
     rules = limited_rules(problem, graph)
-    peers = all_peers(problem, graph, device, rules)
+    peers = all_peers(problem, graph, rules)
     rows = []
     for budget_bytes, (solution, solve_s, memory_bytes) in zip(budgets, solved, strict=True):
         told = told_budget(problem, rules, budget_bytes)

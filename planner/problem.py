@@ -2,6 +2,8 @@
 
 `build_problem` reduces an op graph to the ops that a replay could need and the values they pass. Everything is an
 integer: bytes and nanoseconds. The budget is not part of the problem, so one problem serves many budgets.
+
+What to keep may lie on the device or on the host meanwhile; the problem says what may, and what the copies take.
 """
 
 from collections.abc import Iterable
@@ -9,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from planner.blocks import BlockIndex, block_levels
+from planner.costs.link import HostLink
 from planner.costs.roofline import op_seconds, optimizer_seconds
 from planner.device import DeviceProfile
 from planner.graph import (
@@ -35,6 +38,25 @@ _COUNTED_ELSEWHERE = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER})
 STATE_FREE_REPLAY = frozenset({"aten.native_batch_norm", "aten.cudnn_batch_norm", "aten.miopen_batch_norm"})
 
 
+# Smaller tensors do not leave for the host. A megabyte takes about 20 microseconds on PCIe 5.0: with less, the launch of
+# the copies and the runtime's own work weigh as much as the copy.
+SMALLEST_OFFLOAD_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """When forward packs a tensor: from then on its copy to the host may run.
+
+    Attributes:
+        step: before which it is packed for the first time.
+        first_rank, last_rank: of its first and last packing among all.
+    """
+
+    step: int
+    first_rank: int
+    last_rank: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """One value the plan decides about. `index` is its position in `Problem.tensors`.
@@ -49,6 +71,7 @@ class Tensor:
         free_step: when it dies in forward if it is not kept.
         uses: (unpack_step, release_step) of each unpack in backward; empty for what autograd does not save.
         consumers: positions in `Problem.ops` of the ops that read it.
+        packing: of what may lie on the host until backward; None for what may not.
     """
 
     index: int
@@ -60,6 +83,7 @@ class Tensor:
     free_step: int
     uses: tuple[tuple[int, int], ...]
     consumers: tuple[int, ...]
+    packing: Packing | None = None
 
     @property
     def first_unpack(self) -> int:
@@ -98,6 +122,11 @@ class Problem:
         backward_step: first step of backward.
         optimizer_peak_bytes: bytes alive during the optimizer step.
         step_ns: time of forward, backward and optimizer step without any replay.
+        times_ns: of each step of forward and backward; empty without a link.
+        link: to the host; None if nothing may go there.
+        unpack_steps: at which each tensor that forward packs is unpacked first, by the rank of its packing; None for
+            never.
+        settle_step: before this step, all copies to the host are waited for: the model's own forward has ended.
     """
 
     tensors: tuple[Tensor, ...]
@@ -106,6 +135,10 @@ class Problem:
     backward_step: int
     optimizer_peak_bytes: int
     step_ns: int
+    times_ns: tuple[int, ...] = ()
+    link: HostLink | None = None
+    unpack_steps: tuple[int | None, ...] = ()
+    settle_step: int = 0
 
     @property
     def must_keep(self) -> frozenset[int]:
@@ -118,8 +151,16 @@ class Problem:
         return tuple(t for t in self.tensors if t.may_keep and not t.must_keep)
 
 
-def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
-    """The retention problem of a traced step on a device."""
+def build_problem(
+    graph: OpGraph, device: DeviceProfile, *, smallest_offload_bytes: int = SMALLEST_OFFLOAD_BYTES
+) -> Problem:
+    """The retention problem of a traced step on a device.
+
+    Args:
+        graph: of the step.
+        device: for the time of each op and copy.
+        smallest_offload_bytes: smaller tensors do not leave for the host.
+    """
     forward = [op for op in ops(graph) if op.phase is Phase.FORWARD and not op.is_view]
     saved_uses = _uses_by_value(graph)
     keepable = _keepable_values(graph, saved_uses)
@@ -144,23 +185,33 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
         for index in op.reads:
             consumers.setdefault(index, []).append(op_position[op.step])
     outside = {saved.value for saved in saved_tensors(graph) if saved.module_fqn == OUTSIDE}
+    packings = _packings(graph)
     crossing = _crossing_values(graph, forward) if step_info(graph).static.unsharded_bytes else frozenset()
     tensors = []
     for index in order:
         producer = value_table[index].producer
         replay = op_position.get(producer) if producer is not None else None
+        size_bytes = storage_table[value_table[index].storage].size_bytes
+        free_step = storage_table[value_table[index].storage].free_step
+        may_offload = (
+            index in keepable
+            and index not in outside
+            and size_bytes >= smallest_offload_bytes
+            and free_step <= step_info(graph).backward_step  # otherwise it stays here in any case
+        )
         tensors.append(
             Tensor(
                 index=position[index],
                 value=index,
-                size_bytes=storage_table[value_table[index].storage].size_bytes,
+                size_bytes=size_bytes,
                 producer=replay,
                 may_keep=index in keepable,
                 must_keep=(index in saved_uses and (replay is None or index in outside))
                 or (index in crossing and index in keepable),
-                free_step=storage_table[value_table[index].storage].free_step,
+                free_step=free_step,
                 uses=saved_uses.get(index, ()),
                 consumers=tuple(consumers.get(index, ())),
+                packing=packings.get(index) if may_offload and index in saved_uses else None,
             )
         )
 
@@ -184,6 +235,7 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
         for op in needed
     )
     static = step_info(graph).static
+    times_ns = _times_ns(graph, device)
     optimizer_s = optimizer_seconds(static.parameters_bytes, static.optimizer_bytes, static.gradients_bytes, device)
     return Problem(
         tensors=tuple(tensors),
@@ -191,8 +243,30 @@ def build_problem(graph: OpGraph, device: DeviceProfile) -> Problem:
         base_bytes=_base_bytes(graph),
         backward_step=step_info(graph).backward_step,
         optimizer_peak_bytes=static.optimizer_peak_bytes,
-        step_ns=round((sum(op_seconds(op, device) for op in ops(graph)) + optimizer_s) * _NS_PER_S),
+        step_ns=sum(times_ns) + round(optimizer_s * _NS_PER_S),
+        times_ns=times_ns,
+        link=HostLink(bytes_per_s=device.host_link_bytes_per_s, launch_ns=round(device.launch_s * _NS_PER_S)),
+        unpack_steps=tuple(min((unpack for unpack, _ in s.uses), default=None) for s in saved_tensors(graph)),
+        settle_step=1 + max((op.step for op in forward if op.module_fqn != OUTSIDE), default=-1),
     )
+
+
+def _times_ns(graph: OpGraph, device: DeviceProfile) -> tuple[int, ...]:
+    times = [0] * step_info(graph).steps
+    for op in ops(graph):
+        times[op.step] = round(op_seconds(op, device) * _NS_PER_S)
+    return tuple(times)
+
+
+def _packings(graph: OpGraph) -> dict[int, Packing]:
+    found: dict[int, Packing] = {}
+    for saved in saved_tensors(graph):
+        first = found.get(saved.value)
+        if first is None:
+            found[saved.value] = Packing(step=saved.pack_step, first_rank=saved.index, last_rank=saved.index)
+        else:
+            found[saved.value] = replace(first, last_rank=saved.index)
+    return found
 
 
 def _is_static(graph: OpGraph, value: int) -> bool:

@@ -202,7 +202,7 @@ def growing_frontier(
         yield found
     found = replace(found, points=with_later_bounds(found.points, limits.gap))
     if with_peers:
-        found = replace(found, peers=_rivals(problem, graph, profile, found.budgets_bytes, report))
+        found = replace(found, peers=_rivals(problem, graph, found.budgets_bytes, report))
     yield found
 
 
@@ -247,10 +247,10 @@ def _point(problem: Problem, solution: Solution, budget_bytes: int) -> FrontierP
 
 
 def _rivals(
-    problem: Problem, graph: OpGraph, device: DeviceProfile, budgets_bytes: Iterable[int], report: Progress
+    problem: Problem, graph: OpGraph, budgets_bytes: Iterable[int], report: Progress
 ) -> tuple[RivalsAtBudget, ...]:
     rules = limited_rules(problem, graph)
-    peers = all_peers(problem, graph, device, rules, report=report)
+    peers = all_peers(problem, graph, rules, report=report)
     found = []
     for budget_bytes in budgets_bytes:
         told = told_budget(problem, rules, budget_bytes)
@@ -266,16 +266,16 @@ def _rivals(
 
 
 def _peer(problem: Problem, peer: Peer) -> Rival:
-    rival = _rival(problem, peer.rule, peer.timeline, stall_ns=peer.stall_ns)
+    rival = _rival(problem, peer.rule, peer.timeline)
     return replace(rival, setting=peer.setting, believed_peak_bytes=peer.believed_peak_bytes)
 
 
-def _rival(problem: Problem, name: str, timeline: Timeline, *, stall_ns: int = 0) -> Rival:
+def _rival(problem: Problem, name: str, timeline: Timeline) -> Rival:
     return Rival(
         name=name,
         setting="",
         peak_bytes=timeline.peak_bytes,
         recompute_s=timeline.recompute_ns / _NS_PER_S,
-        stall_s=stall_ns / _NS_PER_S,
-        overhead=(timeline.recompute_ns + stall_ns) / problem.step_ns,
+        stall_s=timeline.stall_ns / _NS_PER_S,
+        overhead=timeline.added_ns / problem.step_ns,
     )

@@ -6,14 +6,14 @@ the first unpack in a region replays the whole region.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import numpy as np
 
+from planner.costs.link import Staging
 from planner.problem import Problem
-
-Schedule = Mapping[int, tuple[int, ...]]  # unpack step -> ops (positions in Problem.ops) replayed there, in order
+from planner.simulation.transfers import NO_TRAFFIC, Schedule, Traffic, traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class Timeline:
         peak: where it is; None when it is the optimizer step.
         recompute_ns: time of all replays.
         replays: how many ops are replayed.
+        traffic: to the host and back.
     """
 
     points: tuple[Point, ...]
@@ -43,6 +44,17 @@ class Timeline:
     peak: Point | None
     recompute_ns: int
     replays: int
+    traffic: Traffic = NO_TRAFFIC
+
+    @property
+    def stall_ns(self) -> int:
+        """Time waiting for the host link."""
+        return self.traffic.forward_stall_ns + self.traffic.backward_stall_ns
+
+    @property
+    def added_ns(self) -> int:
+        """What the plan adds to the step: replays and waiting."""
+        return self.recompute_ns + self.stall_ns
 
 
 def demand_schedule(problem: Problem, kept: Set[int]) -> Schedule:
@@ -136,7 +148,14 @@ def _closure(problem: Problem, tensor: int, kept: Set[int], done: set[int]) -> t
     return tuple(sorted(lacking))
 
 
-def simulate(problem: Problem, kept: Set[int], schedule: Schedule | None = None) -> Timeline:
+def simulate(
+    problem: Problem,
+    kept: Set[int],
+    schedule: Schedule | None = None,
+    *,
+    offloaded: Set[int] = frozenset(),
+    staging: Staging | None = None,
+) -> Timeline:
     """The memory timeline of the step when `kept` is held from forward and the rest replayed by the schedule.
 
     Kept and replayed tensors live until backward has released them and no later replay reads them.
@@ -145,27 +164,41 @@ def simulate(problem: Problem, kept: Set[int], schedule: Schedule | None = None)
         problem: the step.
         kept: positions of the tensors held from forward; must contain `problem.must_keep`.
         schedule: when what is replayed; the runtime's own demand schedule if not given.
+        offloaded: those of the kept that are held on the host.
+        staging: see `planner.simulation.transfers.traffic`.
     """
     schedule = demand_schedule(problem, kept) if schedule is None else schedule
+    copies = traffic(problem, kept, offloaded, schedule, staging=staging)
+    return timeline_of(problem, kept, schedule, copies)
+
+
+def timeline_of(problem: Problem, kept: Set[int], schedule: Schedule, copies: Traffic) -> Timeline:
+    """The memory timeline under a schedule and the copies that go with it; arguments as `simulate`."""
     points, position, replay_position = _axis(problem, schedule)
     live = np.zeros(len(points) + 1, dtype=np.int64)
     end = {t.index: position[t.last_release] if t.uses else 0 for t in problem.tensors}
     for op, place in replay_position.items():
         for tensor in problem.ops[op].reads:
             end[tensor] = max(end[tensor], place + 1)
-    for index in kept:
-        held = problem.tensors[index]
-        start = position[min(held.free_step, len(problem.base_bytes))]
-        if end[index] > start:
-            live[start] += held.size_bytes
-            live[end[index]] -= held.size_bytes
+
+    def hold(index: int, start: int, stop: int) -> None:
+        if stop > start:
+            live[start] += problem.tensors[index].size_bytes
+            live[stop] -= problem.tensors[index].size_bytes
+
+    for copy in copies.copies:
+        free_step = problem.tensors[copy.tensor].free_step
+        if copy.gone_step > free_step:
+            hold(copy.tensor, position[free_step], position[copy.gone_step])
+        back = position[copy.back_step + 1] - 1 if copy.back_replay is None else replay_position[copy.back_replay]
+        hold(copy.tensor, back, end[copy.tensor])
+    for index in set(kept) - copies.offloaded:
+        hold(index, position[min(problem.tensors[index].free_step, len(problem.base_bytes))], end[index])
     for op, place in replay_position.items():
         live[place] += problem.ops[op].scratch_bytes
         live[place + 1] -= problem.ops[op].scratch_bytes
         for index in problem.ops[op].writes:
-            live[place] += problem.tensors[index].size_bytes
-            last = place + 1 if index in kept else max(end[index], place + 1)
-            live[last] -= problem.tensors[index].size_bytes
+            hold(index, place, place + 1 if index in kept else max(end[index], place + 1))
     steps = np.fromiter((point.step for point in points), dtype=np.int64, count=len(points))
     total = np.cumsum(live)[: len(points)] + np.asarray(problem.base_bytes, dtype=np.int64)[steps]
     highest = int(np.argmax(total))
@@ -178,6 +211,7 @@ def simulate(problem: Problem, kept: Set[int], schedule: Schedule | None = None)
         peak=None if in_optimizer else points[highest],
         recompute_ns=sum(problem.ops[op].cost_ns for op in replay_position),
         replays=len(replay_position),
+        traffic=copies,
     )
 
 

@@ -28,7 +28,10 @@ class _Partial:
     Attributes:
         held_bytes: by all its cells.
         new_bytes, end_bytes: those of them that forward would not have in any case, and its end would not.
+        host_bytes: on the host.
         replay_ns, reduced_ns: their sums.
+        out_late_ns, back_late_ns: how far copies out are behind when the forward of its last cell ends, and how much of
+            those back has to be done before its window begins, to be in time for the windows that follow.
         demanded: what the next cell does with what leaves the last: 0 if that is kept, 1 if its replays demand it, 2
             if it is unused.
         relief_bytes: what early replays in the chain that ends here lessen, if they run. Negative: they add.
@@ -40,17 +43,33 @@ class _Partial:
     held_bytes: _Ints
     new_bytes: _Ints
     end_bytes: _Ints
+    host_bytes: _Ints
     replay_ns: _Ints
     reduced_ns: NDArray[np.float64]
+    out_late_ns: _Ints
+    back_late_ns: _Ints
     demanded: _Ints
     relief_bytes: _Ints
     surge_bytes: _Ints
     option: _Ints
     before: _Ints
 
+    @property
+    def added_ns(self) -> _Ints:
+        """Replays, and what they wait for the link if nothing that follows hides it."""
+        return self.replay_ns + self.out_late_ns + self.back_late_ns
+
     def take(self, places: NDArray[np.intp]) -> "_Partial":
         """Those at the given places."""
         return _Partial(**{field.name: getattr(self, field.name)[places] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """One option per cell, and what they add to the step: replays, and about what they wait for the link."""
+
+    added_ns: int
+    options: tuple[Option, ...]
 
 
 def assemble(
@@ -59,21 +78,28 @@ def assemble(
     *,
     forward_budget_bytes: int,
     window_budget_bytes: int,
+    host_budget_bytes: int,
     slack_ns: float,
-) -> tuple[Option, ...] | None:
-    """The cheapest options that fit together, or None if none do.
+    grain_ns: int = 1,
+    most: int = 1,
+) -> tuple[Assembled, ...]:
+    """The cheapest options that fit together, a few such choices, the cheapest first; nothing if none fit.
 
     Args:
         chain: the cells.
         columns: per cell, the options to choose from.
         forward_budget_bytes, window_budget_bytes: the limit in every cell's forward and in every window.
+        host_budget_bytes: the limit on the host.
         slack_ns: plans that end further than this above the bound are not looked for.
+        grain_ns: partial plans that wait longer for the link by less than this count as equal in that.
+        most: how many choices at most.
     """
     nothing = np.zeros(1, dtype=np.int64)
     partial = _Partial(
         **{field.name: nothing for field in fields(_Partial) if field.name != "reduced_ns"}, reduced_ns=np.zeros(1)
     )
     stages: list[_Partial] = []
+    forward_left_ns, passed_ns = (*chain.forward_left_ns, 0), (*chain.backward_passed_ns, 0)
     for j in range(len(chain.cells)):
         extended = [
             _extend(
@@ -83,26 +109,42 @@ def assemble(
                 forward_room=forward_budget_bytes - chain.forward_start_bytes[j],
                 end_room=forward_budget_bytes - chain.forward_end_bytes,
                 window_room=window_budget_bytes - chain.window_start_bytes[j],
+                host_room=host_budget_bytes,
+                times=_Times(
+                    forward_ns=forward_left_ns[j] - forward_left_ns[j + 1],
+                    window_ns=passed_ns[j] - passed_ns[j + 1],
+                ),
                 slack_ns=slack_ns,
             )
             for place, column in enumerate(columns[j])
             if column.reduced_ns <= slack_ns
         ]
         if not extended:
-            return None
+            return ()
         partial = _prune(
             _Partial(
                 **{
                     field.name: np.concatenate([getattr(one, field.name) for one in extended])
                     for field in fields(_Partial)
                 }
-            )
+            ),
+            grain_ns,
         )
         stages.append(partial)
     complete = np.flatnonzero(partial.demanded == 0)
-    if not complete.size:
-        return None
-    return _trace_back(stages, columns, int(complete[np.argmin(partial.replay_ns[complete])]))
+    cheapest = complete[np.argsort(partial.added_ns[complete], kind="stable")][:most]
+    return tuple(
+        Assembled(added_ns=int(partial.added_ns[place]), options=_trace_back(stages, columns, int(place)))
+        for place in cheapest
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """How long a cell's forward and its window take, without replays and waiting."""
+
+    forward_ns: int
+    window_ns: int
 
 
 def _extend(
@@ -113,6 +155,8 @@ def _extend(
     forward_room: int,
     end_room: int,
     window_room: int,
+    host_room: int,
+    times: "_Times",
     slack_ns: float,
 ) -> _Partial:
     """The partial plans that can go on with a column, with it."""
@@ -124,6 +168,7 @@ def _extend(
         & (partial.new_bytes + option.forward_peak_bytes <= forward_room)
         & (partial.end_bytes + (option.held_bytes - option.outliving_bytes) <= end_room)
         & (partial.held_bytes + option.first_peak_bytes <= window_room)
+        & (partial.host_bytes + option.host_bytes <= host_room)
         & (partial.held_bytes + option.later_peak_bytes + added_bytes <= window_room)
     )
     before = np.flatnonzero(fits)
@@ -140,6 +185,9 @@ def _extend(
         new_bytes=old.new_bytes + (option.held_bytes - option.lasting_bytes),
         end_bytes=old.end_bytes + (option.held_bytes - option.outliving_bytes),
         replay_ns=old.replay_ns + option.replay_ns,
+        out_late_ns=np.maximum(0, old.out_late_ns + (option.copy_ns - times.forward_ns)),
+        back_late_ns=np.maximum(0, old.back_late_ns + (option.copy_ns - option.replay_ns - times.window_ns)),
+        host_bytes=old.host_bytes + option.host_bytes,
         reduced_ns=old.reduced_ns + column.reduced_ns,
         demanded=np.full(before.size, _state(option.leaving), dtype=np.int64),
         relief_bytes=relief,
@@ -154,14 +202,14 @@ def _state(demand: Demand) -> int:
     return 1 if demand.is_demanded else (2 if demand is Demand.UNUSED else 0)
 
 
-def _prune(partial: _Partial) -> _Partial:
+def _prune(partial: _Partial, grain_ns: int) -> _Partial:
     """Without those that another one of the same demands dominates; merged where there are too many."""
-    order = np.lexsort((partial.replay_ns, partial.held_bytes, *_keys(partial)))
+    order = np.lexsort((partial.added_ns, partial.held_bytes, *_keys(partial, grain_ns)))
     partial = partial.take(order)
-    group = _groups(partial)
+    group = _groups(partial, grain_ns)
     is_better = np.ones(group.size, dtype=bool)
     for start, end in _stretches(group):
-        cost = partial.replay_ns[start:end]
+        cost = partial.added_ns[start:end]
         is_better[start + 1 : end] = cost[1:] < np.minimum.accumulate(cost)[:-1]
     partial = partial.take(np.flatnonzero(is_better))
     return partial if partial.option.size <= _MOST_PARTIAL else _merge(partial)
@@ -177,20 +225,22 @@ def _merge(partial: _Partial) -> _Partial:
     return partial.take(np.sort(order[is_first]))
 
 
-def _keys(partial: _Partial) -> tuple[_Ints, ...]:
+def _keys(partial: _Partial, grain_ns: int) -> tuple[_Ints, ...]:
     """What must be equal for one partial plan to dominate another."""
     return (
         partial.held_bytes - partial.new_bytes,
         partial.held_bytes - partial.end_bytes,
+        partial.out_late_ns // grain_ns,
+        partial.back_late_ns // grain_ns,
         partial.surge_bytes,
         partial.relief_bytes,
         partial.demanded,
     )
 
 
-def _groups(partial: _Partial) -> _Ints:
+def _groups(partial: _Partial, grain_ns: int) -> _Ints:
     """A number per entry, rising, that changes where one of the keys does."""
-    keys = np.stack(_keys(partial))
+    keys = np.stack(_keys(partial, grain_ns))
     changes = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
     return np.concatenate([[0], np.cumsum(changes)]) if keys.shape[1] else np.zeros(0, dtype=np.int64)
 

@@ -15,7 +15,7 @@ What is held from forward counts for the cell that it is internal to; a link cou
 one *template* are alike in all that a decision depends on, so an option for one is an option for all of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate, pairwise
@@ -96,6 +96,8 @@ class Chain:
         forward_end_bytes: what no plan changes at the last step of forward.
         forward_start_bytes, window_start_bytes: per cell, what no plan changes at the first step of its forward and of
             its window.
+        forward_left_ns: per cell, the time from the start of its forward until copies to the host are waited for.
+        backward_passed_ns: per cell, the time from the start of backward to the end of its window.
     """
 
     cells: tuple[Cell, ...]
@@ -104,6 +106,8 @@ class Chain:
     forward_end_bytes: int
     forward_start_bytes: tuple[int, ...]
     window_start_bytes: tuple[int, ...]
+    forward_left_ns: tuple[int, ...]
+    backward_passed_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,8 @@ class LocalProblem:
         early: its early step.
         owned: how many tensors count for the cell.
         lasting, outliving: positions of such ones among them; see `Cell`.
+        packed_before: positions of those among them that are packed before the cell's forward.
+        copy_ns: of each tensor that may lie on the host, the time of a copy; empty if none may.
         forward_moment: a step; see `Cell`.
         demands_entering: op 0 is the replay of the cell before.
     """
@@ -135,6 +141,8 @@ class LocalProblem:
     owned: int
     lasting: frozenset[int]
     outliving: frozenset[int]
+    packed_before: frozenset[int]
+    copy_ns: Mapping[int, int]
     forward_moment: int | None
     demands_entering: bool
 
@@ -174,7 +182,14 @@ def cut(problem: Problem, starts: Iterable[int]) -> Chain:
         forward_end_bytes=problem.base_bytes[problem.backward_step - 1],
         forward_start_bytes=tuple(_first(problem, cell.forward) for cell in cells),
         window_start_bytes=tuple(_first(problem, cell.window) for cell in cells),
+        forward_left_ns=tuple(_time_ns(problem, cell.forward[0], problem.settle_step) for cell in cells),
+        backward_passed_ns=tuple(_time_ns(problem, problem.backward_step, cell.window[1]) for cell in cells),
     )
+
+
+def _time_ns(problem: Problem, first: int, end: int) -> int:
+    """Time from the start of a step to that of another, without replays and waiting."""
+    return sum(problem.times_ns[first:end])
 
 
 def _windows(problem: Problem, home: Sequence[int], count: int) -> list[tuple[int, int]]:
@@ -329,11 +344,14 @@ def local_problem(
             backward_step=early,
             optimizer_peak_bytes=0,
             step_ns=0,
+            link=problem.link,
         ),
         early=early,
         owned=cell.owned,
         lasting=frozenset(position[index] for index in cell.lasting),
         outliving=frozenset(position[index] for index in cell.outliving),
+        packed_before=frozenset(t.index for t in tensors if t.packing and t.packing.step < cell.forward[0]),
+        copy_ns={t.index: problem.link.copy_ns(t.size_bytes) for t in tensors if t.packing and problem.link},
         forward_moment=cell.forward_moment,
         demands_entering=demands_entering,
     )
@@ -383,13 +401,15 @@ def _local_tensor(
     )
     # What every plan keeps but only replays need, such as links between the units of FSDP, is let go without them.
     is_idle = tensor.must_keep and not tensor.uses
+    if role in ("shared", "leaving"):
+        local = replace(local, packing=None)  # shared tensors stay here; a link is moved by the cell it enters
     if role == "shared":
         return replace(local, size_bytes=0, producer=None, may_keep=True, must_keep=True, uses=())
     if role == "entering":
         if entering.is_demanded and not tensor.must_keep:
-            return replace(local, producer=0, may_keep=False, must_keep=False)
+            return replace(local, producer=0, may_keep=False, must_keep=False, packing=None)
         if entering is Demand.UNUSED and not tensor.must_keep:
-            return replace(local, producer=None, may_keep=False, must_keep=False)
+            return replace(local, producer=None, may_keep=False, must_keep=False, packing=None)
         return replace(local, producer=None, must_keep=not is_idle)
     if role == "leaving":
         if leaving.is_demanded and not tensor.must_keep:
@@ -404,8 +424,10 @@ def _local_tensor(
 
 def _signature(problem: Problem, cell: Cell) -> object:
     """Everything a decision in the cell depends on."""
-    local = local_problem(problem, cell).problem
+    whole = local_problem(problem, cell)
+    local = whole.problem
     return (
+        (tuple(whole.copy_ns.items()), whole.packed_before),
         (len(cell.entering), len(cell.internal), len(cell.leaving)),
         tuple((t in cell.lasting, t in cell.outliving, problem.tensors[t].must_keep) for t in cell.tensors),
         cell.forward_moment,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from planner.blocks import BlockIndex
 from planner.problem import Problem
 from planner.simulation.liveness import Timeline, simulate
-from planner.solving.assembly import assemble
+from planner.solving.assembly import Assembled, assemble
 from planner.solving.cells import Chain, cut
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
@@ -27,6 +27,10 @@ _PEAK_GAP = 0.1
 # The plan put together is checked by simulation; if it is over, it is put together again for a smaller budget: smaller
 # by the excess, then by twice the next one, and so on.
 _CORRECTIONS = 8
+# Of the plans put together that use the link, so many are simulated: only that says how long they wait for it.
+_CANDIDATES = 8
+# How far the link may be behind is told apart in steps of the longest copy's time by this.
+_GRAINS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class Decomposed:
     kept: frozenset[int] | None
     timeline: Timeline | None
     bound_ns: int
+    offloaded: frozenset[int] = frozenset()
     is_infeasible: bool = False
 
 
@@ -75,6 +80,7 @@ class ChainSolver:
 
     def __init__(self, problem: Problem, chain: Chain) -> None:
         self._problem, self._chain = problem, chain
+        copies_ns = [problem.link.copy_ns(t.size_bytes) for t in problem.tensors if t.packing and problem.link]
         last = chain.cells[-1].template
         templates = {
             cell.template: Template(problem, cell, is_last=cell.template == last) for cell in reversed(chain.cells)
@@ -83,49 +89,57 @@ class ChainSolver:
             chain,
             templates,
             replay_ns=sum(op.cost_ns for op in problem.ops),
+            copy_ns=sum(copies_ns),
             size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
         )
+        self._grain_ns = max(1, max(copies_ns, default=0) // _GRAINS)
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
-    def solve(self, budget_bytes: int, *, gap: float, deadline: float) -> Decomposed:
+    def solve(self, budget_bytes: int, *, host_budget_bytes: int, gap: float, deadline: float) -> Decomposed:
         """The cheapest plan found within the budget, and a bound that holds for every plan.
 
         Args:
             budget_bytes: limit at every moment.
+            host_budget_bytes: limit on the host.
             gap: relative tolerance between plan and bound.
             deadline: of `time.monotonic`; generating options stops then, putting together does not.
         """
         pool = self._pool.copy()  # the answer for a budget does not depend on those asked before
-        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
+        relaxed = _relax(pool, budget_bytes, host_budget_bytes, gap=gap, deadline=deadline)
         bound_ns = max(0, round(relaxed.bound_ns))
-        if bound_ns > self._pool.replay_ns:  # no plan costs more than replaying everything: the excess does
-            return Decomposed(kept=None, timeline=None, bound_ns=self._pool.replay_ns, is_infeasible=True)
+        if bound_ns > self._pool.most_ns:  # no plan adds so much: the excess does
+            return Decomposed(kept=None, timeline=None, bound_ns=self._pool.most_ns, is_infeasible=True)
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
         for parts in _FILLS:
             _fill(pool, relaxed, parts)
-            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
+            relaxed = _relax(pool, budget_bytes, host_budget_bytes, gap=gap, deadline=deadline)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            found = self._plan(relaxed, budget_bytes, bound_ns)
+            found = self._plan(relaxed, budget_bytes, host_budget_bytes, bound_ns)
             best = _cheaper(best, found)
-            if best.timeline is None or best.timeline.recompute_ns * (1 - gap) <= bound_ns:
+            if best.timeline is None or best.timeline.added_ns * (1 - gap) <= bound_ns:
                 break
             if time.monotonic() > deadline:
                 break
         return best
 
-    def lowest_peak(self, peak_bytes: int, bound_bytes: int, *, deadline: float) -> tuple[Decomposed | None, int]:
+    def lowest_peak(
+        self, peak_bytes: int, bound_bytes: int, *, host_budget_bytes: int, deadline: float
+    ) -> tuple[Decomposed | None, int]:
         """The plan found with the lowest peak, if any is below one already known, and a bound for every plan.
 
         Args:
             peak_bytes: the lowest known.
             bound_bytes: a bound already known.
+            host_budget_bytes: limit on the host.
             deadline: of `time.monotonic`.
         """
         best = None
         low_bytes = bound_bytes  # below it, or at it, nothing was found
         while peak_bytes - low_bytes > _PEAK_TOLERANCE * peak_bytes and time.monotonic() < deadline:
             middle_bytes = (low_bytes + peak_bytes) // 2
-            found = self.solve(middle_bytes, gap=_PEAK_GAP, deadline=deadline)
+            found = self.solve(
+                middle_bytes, host_budget_bytes=host_budget_bytes, gap=_PEAK_GAP, deadline=deadline
+            )
             if found.timeline is not None:
                 best, peak_bytes = found, found.timeline.peak_bytes
             else:
@@ -134,39 +148,59 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int) -> Decomposed:
+    def _plan(self, relaxed: Relaxed, budget_bytes: int, host_budget_bytes: int, bound_ns: int) -> Decomposed:
         forward_bytes = window_bytes = budget_bytes
         for correction in range(_CORRECTIONS):
-            chosen = self._assemble(relaxed, forward_bytes, window_bytes)
-            if chosen is None:
+            found = [
+                self._simulated(chosen.options, bound_ns)
+                for chosen in self._assemble(relaxed, forward_bytes, window_bytes, host_budget_bytes)
+            ]
+            if not found:
                 break
-            kept = self._kept(chosen)
-            timeline = simulate(self._problem, kept)
-            if timeline.peak_bytes <= budget_bytes:
-                return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
+            fitting = [one for one in found if one.timeline and one.timeline.peak_bytes <= budget_bytes]
+            if fitting:
+                return min(fitting, key=lambda one: one.timeline.added_ns if one.timeline else 0)
+            timeline = found[0].timeline
+            assert timeline is not None
             forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
             window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
         return Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
-    def _assemble(self, relaxed: Relaxed, forward_bytes: int, window_bytes: int) -> tuple[Option, ...] | None:
-        """The cheapest plan that the options allow: once one is found, only better ones are looked for, but all."""
+    def _simulated(self, chosen: Sequence[Option], bound_ns: int) -> Decomposed:
+        kept = set(self._problem.must_keep | self._shared)
+        offloaded: set[int] = set()
+        for cell, option in zip(self._chain.cells, chosen, strict=True):
+            kept.update(cell.tensors[place] for place in option.kept)
+            offloaded.update(cell.tensors[place] for place in option.offloaded)
+        timeline = simulate(self._problem, kept, offloaded=offloaded)
+        return Decomposed(
+            kept=frozenset(kept), offloaded=frozenset(offloaded), timeline=timeline, bound_ns=bound_ns
+        )
 
-        def within(slack_ns: float) -> tuple[Option, ...] | None:
+    def _assemble(
+        self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, host_budget_bytes: int
+    ) -> tuple[Assembled, ...]:
+        """The cheapest plans that the options allow: once one is found, only better ones are looked for, but all."""
+
+        def within(slack_ns: float) -> tuple[Assembled, ...]:
             return assemble(
                 self._chain,
                 relaxed.columns,
                 forward_budget_bytes=forward_bytes,
                 window_budget_bytes=window_bytes,
+                host_budget_bytes=host_budget_bytes,
                 slack_ns=slack_ns,
+                grain_ns=self._grain_ns,
+                most=_CANDIDATES if self._problem.link else 1,
             )
 
         for slack in _SLACKS:
             slack_ns = slack * max(relaxed.value_ns, 1.0)
-            chosen = within(slack_ns)
-            if chosen is not None:
-                excess_ns = sum(option.replay_ns for option in chosen) - relaxed.value_ns
-                return chosen if excess_ns <= slack_ns else within(excess_ns)
-        return None
+            found = within(slack_ns)
+            if found:
+                excess_ns = found[0].added_ns - relaxed.value_ns
+                return found if excess_ns <= slack_ns else within(excess_ns)
+        return ()
 
     def _peak(self, timeline: Timeline, *, is_forward: bool) -> int:
         return max(
@@ -175,23 +209,17 @@ class ChainSolver:
             if (point.step < self._problem.backward_step) is is_forward
         )
 
-    def _kept(self, chosen: Sequence[Option]) -> frozenset[int]:
-        kept = set(self._problem.must_keep | self._shared)
-        for cell, option in zip(self._chain.cells, chosen, strict=True):
-            kept.update(cell.tensors[place] for place in option.kept)
-        return frozenset(kept)
-
 
 def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
     """The cheaper plan, with the better bound."""
     bound_ns = max(first.bound_ns, second.bound_ns)
     plans = [one for one in (first, second) if one.timeline is not None]
-    best = min(plans, key=lambda one: one.timeline.recompute_ns if one.timeline else 0, default=second)
+    best = min(plans, key=lambda one: one.timeline.added_ns if one.timeline else 0, default=second)
     return replace(best, bound_ns=bound_ns)
 
 
-def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
-    return Master(pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+def _relax(pool: Pool, budget_bytes: int, host_budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
+    return Master(pool, budget_bytes, host_budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
 
 
 def _fill(pool: Pool, relaxed: Relaxed, parts: int) -> None:

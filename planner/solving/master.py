@@ -4,8 +4,11 @@ Legend
     x[j,o]  share of option o in cell j
     S[j]    bytes held from forward by the cells before j; N[j] those of them that forward would not have anyway
     B       the budget;  W[j], F[j] what no plan changes at the start of cell j's window, and at its forward moment
+    Y, Z    time waited for copies out, and for copies back
+    L[j]    time of the copies out of cell j and later ones
+    K[j]    time of their copies back, less the replays that hide them; R: replays that may run before their cells
 
-    minimize    Σ replay[o]·x[j,o]
+    minimize    Σ replay[o]·x[j,o] + Y + Z
     subject to  Σ x[j,o] = 1                                               one option per cell
                 S[j+1] = S[j] + Σ held[o]·x[j,o],  N[j+1] = N[j] + Σ (held[o] − lasting[o])·x[j,o]
                 N[j] + Σ moment[o]·x[j,o] + F[j] ≤ B
@@ -21,6 +24,11 @@ Legend
                                                                            `later_peak` if EARLY, otherwise `peak`
     and
                 Σ x[j, demanded] = Σ x[j+1, demands]                       for LATE, for EARLY, and for UNUSED
+                L[j] = L[j+1] + Σ copies[o]·x[j,o]
+                L[j+1] + Σ out_inside[o]·x[j,o] ≤ time left in forward at the start of cell j + Y
+                K[j] = K[j+1] + Σ (copies[o] − replay[o])·x[j,o]           replay only where o is not demanded: R has it
+                K[j+1] + Σ (back_inside[o] − replay[o])·x[j,o] ≤ time of backward at the end of cell j's window + R + Z
+                Σ host[o]·x[j,o] ≤ the host budget
 
 Options are generated where the duals (the price of a byte at each moment) say that one could help; when none can, the
 value of the program is a bound for every plan. What the bound assumes and leaves out is only ever in a plan's favour:
@@ -29,7 +37,7 @@ shared tensors cost nothing, and a replay that runs back through several cells m
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ortools.linear_solver import pywraplp
@@ -37,10 +45,10 @@ from ortools.linear_solver import pywraplp
 from planner.solving.cells import Chain, Demand
 from planner.solving.options import Option, Prices, Template
 
-# The program counts bytes in GB and time in thousandths of all replays together, so that its numbers are near 1.
+# The program counts bytes in GB and time in thousandths of all that a plan could add, so that its numbers are near 1.
 _GB = 1e9
 _TIME_PARTS = 1_000
-# A GB over the budget costs so many times all replays together: more than staying within it could.
+# A GB over the budget costs so many times all that a plan could add: more than staying within it could.
 _EXCESS_PRICE = 10
 # Reduced costs below this share of the objective are noise.
 _NOISE = 1e-7
@@ -49,6 +57,8 @@ _BOUND_TOLERANCE = 1e-6
 # Shares of the average price of a byte at which a template's first options are made: from nothing to all of it.
 _FIRST_HELD_PRICES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 20.0, 1000.0)
 _FIRST_PEAK_PRICES = (0.3, 1.0, 3.0)
+# Shares of a ns that a ns of copies, each way, costs in the first options that use the link.
+_FIRST_COPY_PRICES = (0.05, 0.2, 0.5)
 
 _CHAINED = (
     (Demand.LATE, Demand.NONE),
@@ -74,20 +84,26 @@ class Pool:
     Args:
         chain: the cells.
         templates: by name, as the cells name them.
-        replay_ns: of all ops.
+        replay_ns, copy_ns: of all ops, and of all tensors that may lie on the host.
         size_bytes: of all tensors.
     """
 
-    def __init__(self, chain: Chain, templates: Mapping[int, Template], *, replay_ns: int, size_bytes: int) -> None:
+    def __init__(
+        self, chain: Chain, templates: Mapping[int, Template], *, replay_ns: int, copy_ns: int, size_bytes: int
+    ) -> None:
         self.chain = chain
         self.templates = templates
-        self.replay_ns = replay_ns
+        self.most_ns = replay_ns + 2 * copy_ns  # no plan adds more
         price_ns = replay_ns / max(1, size_bytes)
         self._options: dict[int, dict[Option, None]] = {name: {} for name in templates}
         for name, template in templates.items():
             self.add(name, template.saved())
             first = [Prices(held=price_ns * share) for share in _FIRST_HELD_PRICES]
             first += [Prices(held=0.0, peak=price_ns * share) for share in _FIRST_PEAK_PRICES]
+            # Without a link, options that copy are all as those that do not.
+            for copy_price in _FIRST_COPY_PRICES if copy_ns else ():
+                first += [Prices(held=price_ns * share, out=copy_price) for share in _FIRST_HELD_PRICES]
+            first = [replace(prices, out=prices.out or 1.0) for prices in first]
             for prices in first:
                 found = template.price(prices)
                 if found is not None:
@@ -153,9 +169,10 @@ class Relaxed:
 class Master:
     """The linear program for one budget; options found are added to the pool."""
 
-    def __init__(self, pool: Pool, budget_bytes: int) -> None:
+    def __init__(self, pool: Pool, budget_bytes: int, host_budget_bytes: int) -> None:
         self._pool = pool
-        self._unit_ns = max(1, pool.replay_ns) / _TIME_PARTS
+        self._unit_ns = max(1, pool.most_ns) / _TIME_PARTS
+        self._host_budget_bytes = host_budget_bytes
         self._cells = pool.chain.cells
         self._last = len(self._cells) - 1
         self._lp = pywraplp.Solver.CreateSolver("CLP")
@@ -192,6 +209,34 @@ class Master:
         self._end = self._lp.Constraint(-infinity, (budget_bytes - pool.chain.forward_end_bytes) / _GB)
         self._end.SetCoefficient(self._excess, -1)
         self._columns: list[dict[Option, Any]] = [{} for _ in self._cells]
+        self._add_link(pool.chain)
+
+    def _add_link(self, chain: Chain) -> None:
+        infinity = self._lp.infinity()
+        waits = [self._lp.NumVar(0, infinity, name) for name in ("Y", "Z")]
+        for wait in waits:
+            self._objective.SetCoefficient(wait, 1)
+        demanded = self._lp.NumVar(0, infinity, "R")
+        self._demanded = self._lp.Constraint(0, 0)
+        self._demanded.SetCoefficient(demanded, 1)
+        self._host = self._lp.Constraint(-infinity, self._host_budget_bytes / _GB)
+        self._leave = [self._lp.Constraint(0, 0) for _ in self._cells]
+        self._return = [self._lp.Constraint(0, 0) for _ in self._cells]
+        self._out = [self._lp.Constraint(-infinity, left / self._unit_ns) for left in chain.forward_left_ns]
+        self._back = [self._lp.Constraint(-infinity, passed / self._unit_ns) for passed in chain.backward_passed_ns]
+        leaving = [self._lp.NumVar(0, infinity, f"L{j}") for j in range(len(self._cells) + 1)]
+        coming = [self._lp.NumVar(-infinity, infinity, f"K{j}") for j in range(len(self._cells) + 1)]
+        for nothing in (leaving[-1], coming[-1]):
+            nothing.SetBounds(0, 0)
+        for j in range(len(self._cells)):
+            for rows, sums in ((self._leave, leaving), (self._return, coming)):
+                rows[j].SetCoefficient(sums[j], 1)
+                rows[j].SetCoefficient(sums[j + 1], -1)
+            self._out[j].SetCoefficient(leaving[j + 1], 1)
+            self._out[j].SetCoefficient(waits[0], -1)
+            self._back[j].SetCoefficient(coming[j + 1], 1)
+            self._back[j].SetCoefficient(waits[1], -1)
+            self._back[j].SetCoefficient(demanded, -1)
 
     def relax(self, *, tolerance: float, is_over: Callable[[], bool]) -> Relaxed:
         """Generate options until the bound is within the tolerance of the program's value, or time is over."""
@@ -276,6 +321,7 @@ class Master:
         else:
             peak_bytes = option.peak_bytes - self._relief(j, option.entering)
         self._peak[j].SetCoefficient(share, peak_bytes / _GB)
+        self._add_copies(j, option, share)
         if option.entering:
             self._flow[option.entering][j - 1].SetCoefficient(share, -1)
         if option.leaving:
@@ -284,6 +330,15 @@ class Master:
             self._peak[self._last].SetCoefficient(share, (option.early_bytes - option.held_bytes) / _GB)
         self._columns[j][option] = share
         return True
+
+    def _add_copies(self, j: int, option: Option, share: Any) -> None:
+        hiding_ns = 0 if option.leaving.is_demanded else option.replay_ns
+        self._leave[j].SetCoefficient(share, -option.copy_ns / self._unit_ns)
+        self._out[j].SetCoefficient(share, option.out_inside_ns / self._unit_ns)
+        self._return[j].SetCoefficient(share, (hiding_ns - option.copy_ns) / self._unit_ns)
+        self._back[j].SetCoefficient(share, (option.back_inside_ns - hiding_ns) / self._unit_ns)
+        self._demanded.SetCoefficient(share, (hiding_ns - option.replay_ns) / self._unit_ns)
+        self._host.SetCoefficient(share, option.host_bytes / _GB)
 
     def _relief(self, j: int, entering: Demand) -> int:
         return self._pool.relief_bytes[j] if entering.is_demanded and j < self._last else 0
@@ -357,6 +412,11 @@ class _Duals:
     first: Sequence[float]
     peak: Sequence[float]
     flow_ns: Mapping[Demand, Sequence[float]]
+    leave: Sequence[float]
+    out: Sequence[float]
+    come: Sequence[float]
+    back: Sequence[float]
+    host: float
 
     @staticmethod
     def read(master: Master) -> "_Duals":
@@ -373,6 +433,11 @@ class _Duals:
             first=tuple(max(0.0, -price) for price in values(master._first, per_byte)),
             peak=tuple(max(0.0, -price) for price in values(master._peak, per_byte)),
             flow_ns={demand: values(rows, master._unit_ns) for demand, rows in master._flow.items()},
+            leave=tuple(max(0.0, price) for price in values(master._leave, 1.0)),
+            out=tuple(max(0.0, -price) for price in values(master._out, 1.0)),
+            come=tuple(max(0.0, price) for price in values(master._return, 1.0)),
+            back=tuple(max(0.0, -price) for price in values(master._back, 1.0)),
+            host=max(0.0, -master._host.dual_value() * per_byte),
         )
 
     def prices(self, j: int, entering: Demand, leaving: Demand) -> Prices:
@@ -389,4 +454,11 @@ class _Duals:
             first_peak=self.first[j] + (self.peak[j] if is_late else 0.0),
             later_peak=self.peak[j] if is_early else 0.0,
             early=self.peak[-1] if leaving is Demand.EARLY else 0.0,
+            out=self.leave[j],
+            out_inside=self.out[j],
+            back=self.come[j],
+            back_inside=self.back[j],
+            host=self.host,
+            replay=max(0.0, 1.0 - self.come[j] - self.back[j]),
+            demanded_replay=max(0.0, 1.0 - sum(self.back)),
         ).rounded()

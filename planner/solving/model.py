@@ -2,18 +2,29 @@
 
 Legend
     k[t]    tensor t is kept from forward
+    h[t]    and lies on the host until backward asks for it
     y[o]    op o is replayed in backward, at some point
     x[o,s]  op o has been replayed by the end of unpack step s
-    b[t]    bytes of tensor t;  c[o] nanoseconds of op o
+    F, B    time that the device waits for copies out, and for copies back
+    b[t]    bytes of tensor t;  c[o] nanoseconds of op o;  d[t] nanoseconds of a copy of tensor t
 
 Objective, chosen by the caller
-    minimize  Σ c[o]·y[o]          or the largest memory at the given moments, or a sum of prices
+    minimize  Σ c[o]·y[o] + F + B  or the largest memory at the given moments, or a sum of prices
 
 Constraints
     [Produce]  a saved tensor that is not kept is replayed:               y[producer(t)] ≥ 1 − k[t]
     [Inputs]   a replayed op finds its inputs kept or replayed:           y[producer(t)] ≥ y[o] − k[t]
     [Only if]  nothing is replayed that is not needed
     [Memory]   at each *moment* given:                                    base + kept alive + replayed alive ≤ limit
+    [Out]      for each step s at which something is packed:              Σ d[t]·h[t] packed from s on
+                                                                              ≤ time from s to the end of forward + F
+    [Back]     for each step s at which something is unpacked:            Σ d[t]·h[t] unpacked by s
+                                                                              ≤ time from backward's start to s, with
+                                                                                what could be replayed by then, + B
+    [Host]     what lies on the host fits there
+
+Copies are idealized in the model's favour: what leaves is gone at once, and comes back only when it is asked for. What
+staging holds meanwhile, and when copies really run, only the simulation knows.
 
 Memory is exact at the moments that are in the model, and the model holds only some of them: `search` adds those that
 the simulation finds over budget. Leaving moments out only relaxes the problem, so the bound stays valid.
@@ -23,13 +34,16 @@ steps of the given moments. Without [Only if] the model could claim a replay tha
 free the tensors it reads.
 """
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from ortools.sat.python import cp_model
 
+from planner.costs.link import host_bytes
 from planner.problem import Problem, Tensor
 from planner.simulation.liveness import Point
 
@@ -77,6 +91,7 @@ class RetentionModel:
         self.cp = cp_model.CpModel()
         self._windows = windows
         self._keep: list[Literal] = [self._keep_literal(tensor) for tensor in problem.tensors]
+        self._host: list[Literal] = [self._host_literal(tensor) for tensor in problem.tensors]
         self._replay: list[Literal] = [self.cp.new_bool_var(f"y{op.index}") for op in problem.ops]
         self._is_strict = is_strict
         self._done: dict[tuple[int, int], Literal] = {}
@@ -87,11 +102,63 @@ class RetentionModel:
     @property
     def replay_ns(self) -> Any:
         """Σ c[o]·y[o]."""
-        return sum(op.cost_ns * self._replay[op.index] for op in self.problem.ops)
+        return self.priced_replays(1.0)
+
+    def priced_replays(self, price: float) -> Any:
+        """Σ ⌊price·c[o]⌋·y[o]."""
+        return sum(math.floor(price * op.cost_ns) * self._replay[op.index] for op in self.problem.ops)
 
     def keep(self, tensor: int) -> Literal:
         """k[t]."""
         return self._keep[tensor]
+
+    def host(self, tensor: int) -> Literal:
+        """h[t]."""
+        return self._host[tensor]
+
+    def forbid_offload(self) -> None:
+        """Nothing lies on the host."""
+        for literal in self._host:
+            self._at_least_one(negation(literal))
+
+    def forbid(self, kept: Set[int], offloaded: Set[int]) -> None:
+        """This very choice is not made."""
+        differs = [
+            literal if tensor not in chosen else negation(literal)
+            for literals, chosen in ((self._keep, kept), (self._host, offloaded))
+            for tensor, literal in enumerate(literals)
+        ]
+        self._at_least_one(*(literal for literal in differs if not _is_zero(literal)))
+
+    def add_link(self, host_budget_bytes: int) -> Any:
+        """[Out], [Back] and [Host]; returns F + B, or 0 where nothing may leave."""
+        movable = [tensor for tensor in self.problem.tensors if tensor.packing is not None]
+        link = self.problem.link
+        if not movable or link is None:
+            return 0
+        times_ns = list(accumulate(self.problem.times_ns, initial=0))
+        copies = [(tensor, link.copy_ns(tensor.size_bytes)) for tensor in movable]
+        most_ns = sum(copy_ns for _, copy_ns in copies)
+        out_wait, back_wait = (self.cp.new_int_var(0, most_ns, name) for name in ("F", "B"))
+        packs = {tensor.index: tensor.packing.step for tensor in movable if tensor.packing is not None}
+        for step in sorted(set(packs.values())):
+            leaving = sum(ns * self._host[t.index] for t, ns in copies if packs[t.index] >= step)
+            self.cp.add(leaving <= times_ns[self.problem.settle_step] - times_ns[step] + out_wait)
+        for step in sorted({tensor.first_unpack for tensor in movable}):
+            coming = sum(ns * self._host[t.index] for t, ns in copies if t.first_unpack <= step)
+            replayed = sum(
+                op.cost_ns * self._replay[op.index]
+                for op in self.problem.ops
+                if self._windows.earliest[op.index] <= step
+            )
+            passed_ns = times_ns[step] - times_ns[self.problem.backward_step]
+            self.cp.add(coming <= passed_ns + replayed + back_wait)
+        # Nothing hides the copy back of the tensor that is asked for first.
+        least_ns = min(ns for _, ns in copies)
+        for tensor in movable:
+            self.cp.add(back_wait >= least_ns * self._host[tensor.index])
+        self.cp.add(sum(host_bytes(t.size_bytes) * self._host[t.index] for t in movable) <= host_budget_bytes)
+        return out_wait + back_wait
 
     def largest_peak(self) -> Any:
         """A variable in bytes that can hold any peak."""
@@ -107,12 +174,23 @@ class RetentionModel:
         """The tensors the solution keeps."""
         return frozenset(t.index for t in self.problem.tensors if _is_true(solver, self._keep[t.index]))
 
+    def offloaded(self, solver: cp_model.CpSolver) -> frozenset[int]:
+        """Those of them that lie on the host."""
+        return frozenset(t.index for t in self.problem.tensors if _is_true(solver, self._host[t.index]))
+
     # -- variables ----------------------------------------------------------------------------------------------
 
     def _keep_literal(self, tensor: Tensor) -> Literal:
         if tensor.must_keep or not tensor.may_keep:
             return int(tensor.must_keep)
         return self.cp.new_bool_var(f"k{tensor.index}")
+
+    def _host_literal(self, tensor: Tensor) -> Literal:
+        if tensor.packing is None or self.problem.link is None:
+            return 0
+        host = self.cp.new_bool_var(f"h{tensor.index}")
+        self._implies(host, self._keep[tensor.index])
+        return host
 
     def done(self, op: int, step: int) -> Literal:
         """x[op, step]: the op has been replayed by the end of that unpack step."""
@@ -227,6 +305,7 @@ class RetentionModel:
             if step < self.problem.backward_step:
                 if tensor.free_step <= step:
                     terms.append((tensor.size_bytes, self._keep[tensor.index]))
+                    terms.append((-tensor.size_bytes, self._host[tensor.index]))
             else:
                 terms += [(tensor.size_bytes, literal) for literal in self.alive(tensor, point)]
         if point.replay is not None:
@@ -237,7 +316,7 @@ class RetentionModel:
 
     def alive(self, tensor: Tensor, point: Point) -> list[Literal]:
         """Literals of which as many are true as copies of the tensor are alive: kept, replayed, being replayed."""
-        keep = self._keep[tensor.index] if tensor.free_step <= point.step else 0
+        keep = self._here(tensor, point) if tensor.free_step <= point.step else 0
         is_running = point.replay is not None and tensor.producer == point.replay
         made = self._done_at(tensor.producer, point, includes_own=not is_running)
         there = [literal for literal in (keep, self._made_and_not_kept(tensor, made)) if not _is_zero(literal)]
@@ -245,6 +324,19 @@ class RetentionModel:
             later = [self._later(consumer, point) for consumer in tensor.consumers]
             there = [both for literal in there if (both := self._and_any(literal, later)) is not None]
         return [*there, self._runs(point.replay, point.step)] if is_running else there
+
+    def _here(self, tensor: Tensor, point: Point) -> Literal:
+        """A literal forced true when the tensor is kept and not on the host at a moment of backward."""
+        keep, host = self._keep[tensor.index], self._host[tensor.index]
+        unpacked_before = point.step + (1 if point.replay is None else 0)
+        if _is_zero(host) or (tensor.uses and tensor.first_unpack < unpacked_before):
+            return keep
+        asked = [self._done_at(consumer, point, includes_own=True) for consumer in tensor.consumers]
+        here = self.cp.new_bool_var("")
+        self._implies(keep, here, host)
+        for replayed in asked:
+            self._implies(replayed, here, negation(keep))
+        return here
 
     def _is_held(self, tensor: Tensor, point: Point) -> bool:
         """Whether backward still has to release the saved tensor after this moment."""

@@ -5,14 +5,16 @@ exactly, and so also proves that no other decision in the cell is cheaper at tho
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 from ortools.sat.python import cp_model
 
+from planner.costs.link import host_bytes
 from planner.problem import Problem
-from planner.simulation.liveness import Point, Timeline, simulate
+from planner.simulation.liveness import Point, Timeline, demand_schedule, simulate, timeline_of
+from planner.simulation.transfers import ideal_traffic
 from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
 
@@ -28,7 +30,7 @@ _PRICE_DIGITS = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What a byte costs, in ns.
+    """What a byte costs, in ns; and what a ns of link time and of replays costs.
 
     Attributes:
         held: held from forward.
@@ -39,6 +41,12 @@ class Prices:
         first_peak: at the peak of that part of it in which the links that enter have not been demanded.
         later_peak: at the peak of the rest of it.
         early: alive after early replays, instead of held.
+        out, back: a ns of copies out, and of copies back.
+        out_inside, back_inside: a ns more of those that begin in the cell's own forward, and that its own window asks
+            for.
+        host: a byte on the host.
+        replay, demanded_replay: a ns of replays, where links that leave are not demanded, and where they are. Less
+            than 1 where copies back run meanwhile that would be waited for.
     """
 
     held: float
@@ -49,19 +57,21 @@ class Prices:
     first_peak: float = 0.0
     later_peak: float = 0.0
     early: float = 0.0
+    out: float = 0.0
+    out_inside: float = 0.0
+    back: float = 0.0
+    back_inside: float = 0.0
+    host: float = 0.0
+    replay: float = 1.0
+    demanded_replay: float = 1.0
 
     def rounded(self) -> "Prices":
         """The same prices without the noise of floating point."""
-        return Prices(
-            held=_round(self.held),
-            forward=_round(self.forward),
-            moment=_round(self.moment),
-            end=_round(self.end),
-            peak=_round(self.peak),
-            first_peak=_round(self.first_peak),
-            later_peak=_round(self.later_peak),
-            early=_round(self.early),
-        )
+        return Prices(**{price.name: _round(getattr(self, price.name)) for price in fields(self)})
+
+    def of_replay(self, leaving: Demand) -> float:
+        """The price of a ns of replays."""
+        return self.demanded_replay if leaving.is_demanded else self.replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +81,12 @@ class Option:
     Attributes:
         entering, leaving: what replays demand across its borders.
         kept: positions in `Cell.tensors`, only of those that count for the cell.
+        offloaded: those of them that lie on the host.
         replay_ns: time of its replays.
-        held_bytes: held from forward until its window.
+        copy_ns: time of its copies out, and as much of those back.
+        out_inside_ns, back_inside_ns: of the copies that begin in its own forward, and that its own window asks for.
+        host_bytes: on the host.
+        held_bytes: held from forward until its window, on the device.
         lasting_bytes, outliving_bytes: those of them that live past the next cell's forward, and past all of forward,
             in any case.
         moment_bytes: those of them that it holds at its own forward moment.
@@ -87,7 +101,12 @@ class Option:
     entering: Demand
     leaving: Demand
     kept: frozenset[int]
+    offloaded: frozenset[int]
     replay_ns: int
+    copy_ns: int
+    out_inside_ns: int
+    back_inside_ns: int
+    host_bytes: int
     held_bytes: int
     lasting_bytes: int
     outliving_bytes: int
@@ -110,7 +129,11 @@ class Option:
         held += (self.held_bytes - self.lasting_bytes) * prices.forward
         held += (self.held_bytes - self.outliving_bytes) * prices.end + self.moment_bytes * prices.moment
         peaks = self.peak_bytes * prices.peak + self.first_peak_bytes * prices.first_peak
-        return self.replay_ns + held + peaks + self.later_peak_bytes * prices.later_peak
+        link = self.copy_ns * (prices.out + prices.back)
+        link += self.out_inside_ns * prices.out_inside + self.back_inside_ns * prices.back_inside
+        replays = self.replay_ns * prices.of_replay(self.leaving)
+        memory = held + peaks + self.later_peak_bytes * prices.later_peak
+        return replays + link + self.host_bytes * prices.host + memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +210,7 @@ class Template:
         """The option that keeps what autograd saves."""
         local, _ = self._local(Demand.NONE, Demand.NONE)
         kept = {t.index for t in local.problem.tensors if t.uses} | local.problem.must_keep
-        return self._measure(frozenset(kept), Demand.NONE, Demand.NONE)
+        return self._measure(frozenset(kept), frozenset(), Demand.NONE, Demand.NONE)
 
     def largest_relief_bytes(self, *, continues: bool) -> int:
         """The most by which early replays in the cell can lessen what it holds.
@@ -208,7 +231,7 @@ class Template:
         model.forbid_idle()
         if continues:
             model.cp.add(model.done(0, local.early) == 1)
-        relief = sum(size * model.keep(index) for index, size in owned)
+        relief = sum(size * (model.keep(index) - model.host(index)) for index, size in owned)
         relief -= sum(size * literal for size, literal in self._early(model, local))
         if isinstance(relief, int):
             return max(0, relief)
@@ -255,14 +278,17 @@ class Template:
         while True:
             model, owned = self._model(entering, leaving)
             if held_bytes is not None:
-                model.cp.add(sum(size * model.keep(index) for index, size in owned) <= held_bytes)
-            cost = _NS_PARTS * model.replay_ns
+                here = sum(size * (model.keep(index) - model.host(index)) for index, size in owned)
+                model.cp.add(here <= held_bytes)
+            cost = model.priced_replays(_NS_PARTS * prices.of_replay(leaving))
             for index, size in owned:
                 price = prices.held - prices.early
                 price += 0.0 if index in local.lasting else prices.forward
                 price += 0.0 if index in local.outliving else prices.end
                 price += prices.moment if local.is_held_at_moment(index) else 0.0
-                cost += math.floor(_NS_PARTS * price * size) * model.keep(index)
+                cost += math.floor(_NS_PARTS * price * size) * (model.keep(index) - model.host(index))
+                if index in local.copy_ns:
+                    cost += math.floor(_NS_PARTS * _moving_ns(prices, local, index)) * model.host(index)
             if prices.early:
                 early = self._early(model, local)
                 cost += sum(math.floor(_NS_PARTS * prices.early * size) * literal for size, literal in early)
@@ -282,7 +308,7 @@ class Template:
                 return None
             if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
                 raise AssertionError(f"a cell could not be solved: {solver.status_name(status)}")
-            option = self._measure(model.kept(solver), entering, leaving)
+            option = self._measure(model.kept(solver), model.offloaded(solver), entering, leaving)
             limits = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
             if not self._learn(local, moments, option, limits):
                 return Priced(option=option, bound_ns=solver.best_objective_bound / _NS_PARTS)
@@ -325,7 +351,7 @@ class Template:
             }[part]
             if size_bytes <= limit_bytes:
                 continue
-            timeline = simulate(local.problem, option.kept | _given(local))
+            timeline = _ideal(local, option.kept | _given(local), option.offloaded)
             before, after = _split(timeline, local)
             watched = {_Part.ALL: before + after, _Part.BEFORE: before, _Part.AFTER: after}[part]
             highest = max(watched, key=lambda moment: moment[1])[0]
@@ -333,11 +359,14 @@ class Template:
             moments[highest] = None
         return is_new
 
-    def _measure(self, kept: frozenset[int], entering: Demand, leaving: Demand) -> Option:
+    def _measure(
+        self, kept: frozenset[int], offloaded: frozenset[int], entering: Demand, leaving: Demand
+    ) -> Option:
         local, _ = self._local(entering, leaving)
-        timeline = simulate(local.problem, kept)
+        timeline = _ideal(local, kept, offloaded)
         counted = frozenset(index for index in kept if index < local.owned)
-        held_bytes = sum(local.problem.tensors[index].size_bytes for index in counted)
+        here = counted - offloaded
+        held_bytes = sum(local.problem.tensors[index].size_bytes for index in here)
         before, after = _split(timeline, local)
         first_peak_bytes = max((size for _, size in before), default=0)
         early = [
@@ -350,12 +379,17 @@ class Template:
             entering=entering,
             leaving=leaving,
             kept=counted,
+            offloaded=offloaded,
             replay_ns=timeline.recompute_ns,
+            copy_ns=sum(local.copy_ns[index] for index in offloaded),
+            out_inside_ns=sum(local.copy_ns[index] for index in offloaded - local.packed_before),
+            back_inside_ns=sum(local.copy_ns[index] for index in offloaded if local.problem.tensors[index].uses),
+            host_bytes=timeline.traffic.host_bytes,
             held_bytes=held_bytes,
-            lasting_bytes=sum(local.problem.tensors[index].size_bytes for index in counted & local.lasting),
-            outliving_bytes=sum(local.problem.tensors[index].size_bytes for index in counted & local.outliving),
+            lasting_bytes=sum(local.problem.tensors[index].size_bytes for index in here & local.lasting),
+            outliving_bytes=sum(local.problem.tensors[index].size_bytes for index in here & local.outliving),
             moment_bytes=sum(
-                local.problem.tensors[index].size_bytes for index in counted if local.is_held_at_moment(index)
+                local.problem.tensors[index].size_bytes for index in here if local.is_held_at_moment(index)
             ),
             early_bytes=early[-1][1] if is_demanded else held_bytes,
             surge_bytes=max(size for _, size in early) if is_demanded else held_bytes,
@@ -373,6 +407,20 @@ class Template:
             if not entering.is_demanded
             else max((size for _, size in after), default=0),
         )
+
+
+def _moving_ns(prices: Prices, local: LocalProblem, index: int) -> float:
+    """What it costs to have a tensor on the host."""
+    tensor, copy_ns = local.problem.tensors[index], local.copy_ns[index]
+    out = prices.out + (0.0 if index in local.packed_before else prices.out_inside)
+    back = prices.back + (prices.back_inside if tensor.uses else 0.0)
+    return copy_ns * (out + back) + host_bytes(tensor.size_bytes) * prices.host
+
+
+def _ideal(local: LocalProblem, kept: frozenset[int], offloaded: frozenset[int]) -> Timeline:
+    """The cell's memory when copies take no time."""
+    schedule = demand_schedule(local.problem, kept)
+    return timeline_of(local.problem, kept, schedule, ideal_traffic(local.problem, kept, offloaded, schedule))
 
 
 def _given(local: LocalProblem) -> frozenset[int]:

@@ -20,7 +20,6 @@ class Peer:
         kept: the tensors held from forward, on the device or on the host.
         offloaded: those of them that go to the host.
         timeline: what the simulation finds, with the offloaded tensors away while they are on the host.
-        stall_ns: time that the device waits for the host link.
         believed_peak_bytes: the peak by the rule's own account; None for a rule that has none.
         believed_recompute_ns: the replay time by the rule's own account; None for a rule that has none.
     """
@@ -30,14 +29,13 @@ class Peer:
     kept: frozenset[int]
     timeline: Timeline
     offloaded: frozenset[int] = frozenset()
-    stall_ns: int = 0
     believed_peak_bytes: int | None = None
     believed_recompute_ns: int | None = None
 
     @property
     def overhead_ns(self) -> int:
         """What the rule's plan adds to the step."""
-        return self.timeline.recompute_ns + self.stall_ns
+        return self.timeline.added_ns
 
 
 def size_of(problem: Problem, tensors: Iterable[int]) -> int:

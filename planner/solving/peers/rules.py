@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from planner.device import DeviceProfile
 from planner.graph import OpGraph
 from planner.problem import Problem
 from planner.solving.baselines import baselines, block_regions, region_inputs
@@ -47,7 +46,7 @@ class LimitedRule:
     is_usual: bool
 
 
-def fixed_peers(problem: Problem, graph: OpGraph, device: DeviceProfile) -> tuple[Peer, ...]:
+def fixed_peers(problem: Problem, graph: OpGraph) -> tuple[Peer, ...]:
     """One plan of every rule without a limit: every block, every √N, selective ones, offloading as it comes."""
     by_hand = (
         Peer(rule=baseline.name, setting="", kept=baseline.kept, timeline=baseline.timeline)
@@ -57,8 +56,8 @@ def fixed_peers(problem: Problem, graph: OpGraph, device: DeviceProfile) -> tupl
     found = (
         every_second_matmul(problem, graph),
         core_attention(problem, graph),
-        offload_all(problem, graph, device),
-        offload_block_inputs(problem, graph, device),
+        offload_all(problem, graph),
+        offload_block_inputs(problem, graph),
     )
     return (*by_hand, *(peer for peer in found if peer is not None))
 
@@ -112,7 +111,6 @@ def limited_rules(problem: Problem, graph: OpGraph) -> tuple[LimitedRule, ...]:
 def all_peers(
     problem: Problem,
     graph: OpGraph,
-    device: DeviceProfile,
     rules: Iterable[LimitedRule],
     *,
     report: Callable[[str], None] = lambda _: None,
@@ -122,15 +120,14 @@ def all_peers(
     Args:
         problem: the step.
         graph: the graph it was built from.
-        device: for the host link.
         rules: from `limited_rules`.
         report: called with a line of progress.
     """
-    found: list[Peer | None] = [*fixed_peers(problem, graph, device)]
+    found: list[Peer | None] = [*fixed_peers(problem, graph)]
     for staging in STAGINGS:
         if staging != USUAL_STAGING:
-            found.append(offload_all(problem, graph, device, staging=staging))
-            found.append(offload_block_inputs(problem, graph, device, staging=staging))
+            found.append(offload_all(problem, graph, staging=staging))
+            found.append(offload_block_inputs(problem, graph, staging=staging))
     for rule in rules:
         report(f"trying the rule {rule.name} at {rule.settings} settings")
         span = rule.largest_bytes - rule.smallest_bytes

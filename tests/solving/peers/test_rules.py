@@ -36,7 +36,7 @@ def model() -> list[Forward]:
 def everything() -> tuple[Problem, tuple[Peer, ...]]:
     graph, _ = step(model(), blocks=[f"layers.{block}" for block in range(3)], backward_ns=100)
     problem = build_problem(graph, UNIT_DEVICE)
-    return problem, all_peers(problem, graph, UNIT_DEVICE, limited_rules(problem, graph))
+    return problem, all_peers(problem, graph, limited_rules(problem, graph))
 
 
 def test_every_rule_has_a_plan(everything: tuple[Problem, tuple[Peer, ...]]) -> None:
@@ -91,6 +91,6 @@ def test_a_model_without_blocks_still_has_peers() -> None:
     graph, _ = step(model())
     problem = build_problem(graph, UNIT_DEVICE)
 
-    assert ["offload all"] == [peer.rule for peer in fixed_peers(problem, graph, UNIT_DEVICE)]
+    assert ["offload all"] == [peer.rule for peer in fixed_peers(problem, graph)]
     names = {rule.name for rule in limited_rules(problem, graph)}
     assert {"greedy knapsack", "0/1 knapsack", "min-cut"} == names
