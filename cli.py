@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner import __version__
-from planner.errors import InfeasibleError, PlannerError, SpecError, UnitError
+from planner.errors import InfeasibleError, PlannerError, SolveInterrupted, SpecError, UnitError
 from planner.extras import needs
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ def solve(
     """Find the cheapest plan for SPEC that fits the budget, and write it to a file.
 
     Prints the predicted memory and time beside what people do today. When no plan fits, nothing is
-    written, the exit status is 1, and changes of the spec that would fit are looked for.
+    written, the exit status is 1, and changes of the spec that would fit are looked for. Ctrl-C prints
+    the best plan so far and writes nothing; a second one ends at once.
 
     \b
     Examples:
@@ -163,23 +164,28 @@ def solve(
     if budget_bytes > profile.memory_bytes:
         _say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
     step, graph, trace_s = _trace(run, report=report, verbose=verbose)
-    try:
-        outcome = solve_graph(
-            graph,
-            budget=budget_bytes,
-            device=profile,
-            limits=Limits(time_s=time_limit, gap=gap),
-            rehearse=lambda plan: _rehearse(run, step, plan, verbose=verbose),
-            report=report,
-        )
-    except InfeasibleError as error:
-        ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
-        answer = summary.summarize_infeasible(error, graph, device=profile.name, ways_out=ways_out)
-        if as_json:
-            _print_json(documents.infeasible_document(answer))
-        elif output != _STDOUT:
-            click.echo(text.infeasible_text(answer))
-        raise
+    with _second_interrupt_ends():
+        try:
+            outcome = solve_graph(
+                graph,
+                budget=budget_bytes,
+                device=profile,
+                limits=Limits(time_s=time_limit, gap=gap),
+                rehearse=lambda plan: _rehearse(run, step, plan, verbose=verbose),
+                report=report,
+            )
+        except SolveInterrupted as interrupt:
+            if output != _STDOUT:
+                _print_best(interrupt, graph, budget_bytes, profile.name, trace_s=trace_s, as_json=as_json)
+            raise
+        except InfeasibleError as error:
+            ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
+            answer = summary.summarize_infeasible(error, graph, device=profile.name, ways_out=ways_out)
+            if as_json:
+                _print_json(documents.infeasible_document(answer))
+            elif output != _STDOUT:
+                click.echo(text.infeasible_text(answer))
+            raise
     if output == _STDOUT:
         click.echo(format_plan(outcome.plan), nl=False)
         return
@@ -474,6 +480,28 @@ def _rehearse(run: "RunSpec", step: "Step", plan: "Plan", *, verbose: bool) -> "
         return rehearse(step, plan)
 
 
+def _print_best(
+    interrupt: SolveInterrupted, graph: "OpGraph", budget_bytes: int, device: str, *, trace_s: float, as_json: bool
+) -> None:
+    """What there was when the solver was interrupted."""
+    from planner.reporting import documents, summary, text
+
+    if interrupt.plan is None:
+        nothing = summary.summarize_nothing(graph, device=device, budget_bytes=budget_bytes)
+        if as_json:
+            _print_json(documents.nothing_document(nothing))
+        else:
+            click.echo(text.nothing_text(nothing))
+        return
+    found = summary.summarize_plan(
+        interrupt.plan, graph, trace_s=trace_s, solve_s=interrupt.solve_s, rehearse_s=0.0, path=None
+    )
+    if as_json:
+        _print_json(documents.plan_document(found))
+    else:
+        click.echo(text.plan_text(found))
+
+
 def _advice(
     run: "RunSpec", error: InfeasibleError, profile: "DeviceProfile", *, report: Report, verbose: bool
 ) -> "tuple[WayOut, ...]":
@@ -498,19 +526,37 @@ def _imports(feature: str, extra: str = "solve") -> Iterator[None]:
     An exception would not do: raised while a compiled module loads, it comes out as an ImportError that has
     lost its cause. Nothing is open yet that ending could leave half done.
     """
+    with _on_interrupt(_end), needs(feature, extra):
+        yield
 
-    def end(signum: int, frame: FrameType | None) -> None:
-        _say(_INTERRUPTED)
-        os._exit(_INTERRUPTED_STATUS)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
-        with needs(feature, extra):
-            yield
+def _end(signum: int, frame: FrameType | None) -> None:
+    """The signal handler that ends the process there and then."""
+    _say(_INTERRUPTED)
+    os._exit(_INTERRUPTED_STATUS)
+
+
+@contextmanager
+def _second_interrupt_ends() -> Iterator[None]:
+    """The first Ctrl-C is an exception, so that what there is can be shown; another one ends the process at once."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, _end)
+        raise KeyboardInterrupt
+
+    with _on_interrupt(interrupt):
+        yield
+
+
+@contextmanager
+def _on_interrupt(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Ctrl-C is handled so meanwhile, but in a thread: only the main one may set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
-    before = signal.signal(signal.SIGINT, end)
+    before = signal.signal(signal.SIGINT, handler)
     try:
-        with needs(feature, extra):
-            yield
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -1,7 +1,7 @@
 """Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
@@ -88,7 +88,12 @@ class ChainSolver:
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
     def solve(self, budget_bytes: int, *, gap: float, deadline: float) -> Decomposed:
-        """The cheapest plan found within the budget, and a bound that holds for every plan.
+        """The cheapest plan found within the budget, and a bound that holds for every plan; arguments as `improve`."""
+        *_, last = self.improve(budget_bytes, gap=gap, deadline=deadline)
+        return last
+
+    def improve(self, budget_bytes: int, *, gap: float, deadline: float) -> Iterator[Decomposed]:
+        """The best plan and bound so far, as they get better; at least one.
 
         Args:
             budget_bytes: limit at every moment.
@@ -99,31 +104,37 @@ class ChainSolver:
         relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
         bound_ns = max(0, round(relaxed.bound_ns))
         if bound_ns > self._pool.replay_ns:  # no plan costs more than replaying everything: the excess does
-            return Decomposed(kept=None, timeline=None, bound_ns=self._pool.replay_ns, is_infeasible=True)
+            yield Decomposed(kept=None, timeline=None, bound_ns=self._pool.replay_ns, is_infeasible=True)
+            return
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+        yield best
         for parts in _FILLS:
             _fill(pool, relaxed, parts)
             relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            found = self._plan(relaxed, budget_bytes, bound_ns)
-            best = _cheaper(best, found)
+            best = _cheaper(best, self._plan(relaxed, budget_bytes, bound_ns))
+            yield best
             if best.timeline is None or best.timeline.recompute_ns * (1 - gap) <= bound_ns:
                 break
             if time.monotonic() > deadline:
                 break
-        return best
 
-    def lowest_peak(self, peak_bytes: int, bound_bytes: int, *, deadline: float) -> tuple[Decomposed | None, int]:
+    def lowest_peak(
+        self, peak_bytes: int, bound_bytes: int, *, deadline: float, enough_bytes: int = 0
+    ) -> tuple[Decomposed | None, int]:
         """The plan found with the lowest peak, if any is below one already known, and a bound for every plan.
 
         Args:
             peak_bytes: the lowest known.
             bound_bytes: a bound already known.
             deadline: of `time.monotonic`.
+            enough_bytes: a plan that peaks at no more will do.
         """
         best = None
         low_bytes = bound_bytes  # below it, or at it, nothing was found
-        while peak_bytes - low_bytes > _PEAK_TOLERANCE * peak_bytes and time.monotonic() < deadline:
+        while peak_bytes - low_bytes > _PEAK_TOLERANCE * peak_bytes and peak_bytes > enough_bytes:
+            if time.monotonic() > deadline:
+                break
             middle_bytes = (low_bytes + peak_bytes) // 2
             found = self.solve(middle_bytes, gap=_PEAK_GAP, deadline=deadline)
             if found.timeline is not None:

@@ -14,6 +14,7 @@ from ortools.sat.python import cp_model
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, simulate
 from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
+from planner.solving.interruptible import run
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
 
 # CP-SAT optimizes integers: prices are in 1/1000 ns, and a peak is counted in units of 64 KiB, rounded down.
@@ -214,7 +215,7 @@ class Template:
             return max(0, relief)
         model.cp.maximize(relief)
         solver = _solver()
-        status = solver.solve(model.cp)
+        status = run(solver, model.cp)
         if status == cp_model.INFEASIBLE:
             return 0
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -277,7 +278,7 @@ class Template:
                     cost += math.floor(_NS_PARTS * price * _PEAK_UNIT_BYTES) * peaks[-1][1]
             model.cp.minimize(cost)
             solver = _solver()
-            status = solver.solve(model.cp)
+            status = run(solver, model.cp)
             if status == cp_model.INFEASIBLE:
                 return None
             if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,7 +10,8 @@ from ortools.sat.python import cp_model
 
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, replayed_ops, simulate
-from planner.solving.decomposition import ChainSolver
+from planner.solving.decomposition import ChainSolver, Decomposed
+from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, replay_windows
 
 _SEED = 20_260_101
@@ -21,8 +21,6 @@ _MOMENTS_PER_ROUND = 16
 # Solving the full linear relaxation and branching on it proves the bound: the relaxation of this model is tight (32
 # Llama blocks: within 0.04% after 4 s, where the default search had none after 20 s). The default one finds plans.
 _SUBSOLVERS = ("max_lp", "default_lp")
-# How soon Ctrl-C is noticed.
-_INTERRUPT_LATENCY_S = 0.1
 # One worker that takes turns between the strategies: the answer does not depend on the machine's cores or load, unless
 # the time limit ends it.
 _WORKERS = 1
@@ -66,13 +64,33 @@ class LowestPeak:
     bound_bytes: int
 
 
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended a search.
+
+    Args:
+        solution: what was found and proven until then.
+    """
+
+    def __init__(self, solution: Solution) -> None:
+        super().__init__()
+        self.solution = solution
+
+
 @dataclass(slots=True)
 class _Incumbent:
-    """The best plan so far by some measure, and the moments the model must know."""
+    """The best plan so far by some measure, what is proven of all plans, and the moments the model must know.
+
+    Attributes:
+        measure: the best plan has the smallest.
+        bound: no plan has less of what the measure counts first.
+        is_infeasible: no plan fits the budget.
+    """
 
     measure: Callable[[Timeline], tuple[int, int]]
     kept: frozenset[int] | None = None
     timeline: Timeline | None = None
+    bound: int = 0
+    is_infeasible: bool = False
     moments: dict[Point, None] = field(default_factory=dict)
 
     def offer(self, kept: frozenset[int], timeline: Timeline) -> None:
@@ -101,50 +119,108 @@ def solve(
         known: sets of kept tensors to start from, such as those of baselines.
         chain: of the same problem, if it is one; see `planner.solving.decomposition.chain_solver`.
         report: called with a line of progress.
+
+    Raises:
+        SearchInterrupted: Ctrl-C was pressed; it has the solution so far.
     """
     started = time.monotonic()
-    deadline = started + limits.time_s
     best = _Incumbent(measure=lambda timeline: (timeline.recompute_ns, timeline.peak_bytes))
-    bound_ns, is_infeasible = 0, _fixed_peak(problem) > budget_bytes
-    if not is_infeasible:
-        for kept in (saved(problem), *known):
-            timeline = simulate(problem, kept)
-            if timeline.peak_bytes <= budget_bytes:
-                best.offer(kept, timeline)
-        if chain is not None and not _is_proven(best, bound_ns, limits):
-            found = chain.solve(budget_bytes, gap=limits.gap, deadline=deadline)
-            bound_ns, is_infeasible = found.bound_ns, found.is_infeasible
-            if found.kept is not None and found.timeline is not None:
-                best.offer(found.kept, found.timeline)
-                report(_progress(found.timeline, bound_ns))
-            if is_infeasible and best.timeline is not None:
-                raise AssertionError("the bound excludes every plan, but one that fits is known")
-        # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
-        _add_violations(best.moments, simulate(problem, saved(problem)), budget_bytes)
+
+    def conclusion() -> Solution:
+        return _conclude(problem, best, limits, time.monotonic() - started)
+
+    try:
+        _search(problem, best, budget_bytes, limits, started + limits.time_s, known, chain, report)
+        return conclusion()
+    except KeyboardInterrupt as interrupt:
+        raise SearchInterrupted(conclusion()) from interrupt
+
+
+def _search(
+    problem: Problem,
+    best: _Incumbent,
+    budget_bytes: int,
+    limits: Limits,
+    deadline: float,
+    known: Iterable[frozenset[int]],
+    chain: ChainSolver | None,
+    report: Callable[[str], None],
+) -> None:
+    """Better the plan and the bound until they meet or time is over."""
+    best.is_infeasible = _fixed_peak(problem) > budget_bytes
+    if best.is_infeasible:
+        return
+    for kept in (saved(problem), *known):
+        timeline = simulate(problem, kept)
+        if timeline.peak_bytes <= budget_bytes:
+            best.offer(kept, timeline)
+    if chain is not None and not _is_proven(best, limits):
+        _decompose(best, budget_bytes, limits, deadline, chain, report)
+    # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
+    _add_violations(best.moments, simulate(problem, saved(problem)), budget_bytes)
     windows = replay_windows(problem)
     is_strict = False
-    while not is_infeasible and not _is_proven(best, bound_ns, limits) and deadline > time.monotonic():
+    while not best.is_infeasible and not _is_proven(best, limits) and deadline > time.monotonic():
         model = RetentionModel(problem, windows, is_strict=is_strict)
         model.cp.minimize(model.replay_ns)
         solver = _solver(limits, deadline)
-        status = _run(model, solver, best, budget_bytes)
-        if status == cp_model.INFEASIBLE:
-            is_infeasible = best.timeline is None
+        try:
+            status = _run(model, solver, best, budget_bytes)
+        except SolverInterrupted as interrupt:
+            _take(problem, best, model, solver, interrupt.status, budget_bytes)
+            raise
+        tried = _take(problem, best, model, solver, status, budget_bytes)
+        if tried is None:
             break
-        bound_ns = max(bound_ns, round(solver.best_objective_bound))
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        report(f"{len(best.moments)} moments watched: {_progress(tried, best.bound)}")
+        if tried.peak_bytes <= budget_bytes:
             break
-        kept = model.kept(solver)
-        timeline = simulate(problem, kept)
-        report(f"{len(best.moments)} moments watched: {_progress(timeline, bound_ns)}")
-        if timeline.peak_bytes <= budget_bytes:
-            best.offer(kept, timeline)
-            break
-        if not _add_violations(best.moments, timeline, budget_bytes):
+        if not _add_violations(best.moments, tried, budget_bytes):
             if is_strict:
                 raise AssertionError("the strict model allows a moment over budget that it knows")
             is_strict = True
-    return _conclude(problem, best, bound_ns, is_infeasible, limits, time.monotonic() - started)
+
+
+def _decompose(
+    best: _Incumbent,
+    budget_bytes: int,
+    limits: Limits,
+    deadline: float,
+    chain: ChainSolver,
+    report: Callable[[str], None],
+) -> None:
+    """What the chain's solver finds and proves."""
+    found: Decomposed | None = None
+    for found in chain.improve(budget_bytes, gap=limits.gap, deadline=deadline):
+        best.bound, best.is_infeasible = found.bound_ns, found.is_infeasible
+        if found.kept is not None and found.timeline is not None:
+            best.offer(found.kept, found.timeline)
+    if found is not None and found.timeline is not None:
+        report(_progress(found.timeline, found.bound_ns))
+    if best.is_infeasible and best.timeline is not None:
+        raise AssertionError("the bound excludes every plan, but one that fits is known")
+
+
+def _take(
+    problem: Problem,
+    best: _Incumbent,
+    model: RetentionModel,
+    solver: cp_model.CpSolver,
+    status: int,
+    budget_bytes: int,
+) -> Timeline | None:
+    """Learn what a search of the flat model came to; the timeline of its plan, which may be over budget, if any."""
+    if status == cp_model.INFEASIBLE:
+        best.is_infeasible = best.timeline is None
+        return None
+    best.bound = max(best.bound, round(solver.best_objective_bound))
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    kept = model.kept(solver)
+    timeline = simulate(problem, kept)
+    if timeline.peak_bytes <= budget_bytes:
+        best.offer(kept, timeline)
+    return timeline
 
 
 def lowest_peak(
@@ -153,6 +229,7 @@ def lowest_peak(
     limits: Limits,
     known: Iterable[frozenset[int]] = (),
     chain: ChainSolver | None = None,
+    enough_bytes: int = 0,
 ) -> LowestPeak:
     """The plan with the smallest peak, whatever it replays, and a bound below which no plan can get.
 
@@ -161,6 +238,7 @@ def lowest_peak(
         limits: time; the tolerance is not used.
         known: sets of kept tensors to start from.
         chain: of the same problem, if it is one.
+        enough_bytes: a plan that peaks at no more will do.
     """
     deadline = time.monotonic() + limits.time_s
     best = _Incumbent(measure=lambda timeline: (timeline.peak_bytes, timeline.recompute_ns))
@@ -170,13 +248,15 @@ def lowest_peak(
     assert best.kept is not None
     bound_bytes = _fixed_peak(problem)
     if chain is not None:
-        found, bound_bytes = chain.lowest_peak(best.timeline.peak_bytes, bound_bytes, deadline=deadline)
+        found, bound_bytes = chain.lowest_peak(
+            best.timeline.peak_bytes, bound_bytes, deadline=deadline, enough_bytes=enough_bytes
+        )
         if found is not None and found.kept is not None and found.timeline is not None:
             best.offer(found.kept, found.timeline)
     for kept in (saved(problem), *known):
         _add_violations(best.moments, simulate(problem, kept), bound_bytes)
     windows = replay_windows(problem)
-    while bound_bytes < best.timeline.peak_bytes and deadline > time.monotonic():
+    while max(bound_bytes, enough_bytes) < best.timeline.peak_bytes and deadline > time.monotonic():
         model = RetentionModel(problem, windows, is_strict=True)
         peak_bytes = model.largest_peak()
         model.cp.minimize(peak_bytes)
@@ -217,26 +297,7 @@ def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, lim
     """Solve with the known moments. No hint is given: with one, the proof took 2 to 10 times as long (Llama-3-8B)."""
     for moment in best.moments:
         model.add_moment(moment, limit_bytes)
-    return _solve_interruptibly(solver, model.cp)
-
-
-def _solve_interruptibly(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
-    """The solver's status. It runs in a thread, so that Ctrl-C reaches Python while it works.
-
-    The thread is waited for by its future: an interrupted `Thread.join` with a timeout takes a running thread for
-    finished (CPython 3.11), and a solver that outlives the interpreter aborts the process.
-    """
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        status = executor.submit(solver.solve, model)
-        try:
-            while not status.done():
-                wait([status], _INTERRUPT_LATENCY_S)
-        except BaseException:
-            while not status.done():  # more than once: a search that has not begun cannot be stopped
-                solver.stop_search()
-                wait([status], _INTERRUPT_LATENCY_S)
-            raise
-    return int(status.result())
+    return run(solver, model.cp)
 
 
 def _solver(limits: Limits, deadline: float) -> cp_model.CpSolver:
@@ -269,8 +330,8 @@ def _add_violations(moments: dict[Point, None], timeline: Timeline, limit_bytes:
     return len(moments) > before
 
 
-def _is_proven(best: _Incumbent, bound_ns: int, limits: Limits) -> bool:
-    return best.timeline is not None and best.timeline.recompute_ns * (1 - limits.gap) <= bound_ns
+def _is_proven(best: _Incumbent, limits: Limits) -> bool:
+    return best.timeline is not None and best.timeline.recompute_ns * (1 - limits.gap) <= best.bound
 
 
 def without_idle_anchors(problem: Problem, kept: frozenset[int]) -> frozenset[int]:
@@ -279,15 +340,13 @@ def without_idle_anchors(problem: Problem, kept: frozenset[int]) -> frozenset[in
     return frozenset(tensor for tensor in kept if problem.tensors[tensor].uses or tensor in read)
 
 
-def _conclude(
-    problem: Problem, best: _Incumbent, bound_ns: int, is_infeasible: bool, limits: Limits, wall_s: float
-) -> Solution:
+def _conclude(problem: Problem, best: _Incumbent, limits: Limits, wall_s: float) -> Solution:
     if best.timeline is None:
-        status = Status.INFEASIBLE if is_infeasible else Status.UNKNOWN
-        return Solution(status=status, kept=None, timeline=None, bound_ns=bound_ns, gap=1.0, wall_s=wall_s)
+        status = Status.INFEASIBLE if best.is_infeasible else Status.UNKNOWN
+        return Solution(status=status, kept=None, timeline=None, bound_ns=best.bound, gap=1.0, wall_s=wall_s)
     assert best.kept is not None
     cost_ns = best.timeline.recompute_ns
-    bound_ns = min(bound_ns, cost_ns)
+    bound_ns = min(best.bound, cost_ns)
     gap = (cost_ns - bound_ns) / cost_ns if cost_ns else 0.0
     return Solution(
         status=Status.OPTIMAL if gap <= limits.gap else Status.FEASIBLE,
