@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner import __version__
-from planner.errors import InfeasibleError, PlannerError, SpecError, UnitError
+from planner.errors import InfeasibleError, PlannerError, SolveInterrupted, SpecError, UnitError
 from planner.extras import needs
 
 if TYPE_CHECKING:
@@ -91,6 +91,12 @@ def main() -> None:
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+_host_budget_option = click.option(
+    "--host-budget",
+    metavar="SIZE",
+    help="Pinned host memory that offloaded tensors may take; 0 for no offloading [default: half of the device's "
+    "host_memory].",
+)
 _quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 _verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Let warnings and log lines of torch and the model through."
@@ -100,6 +106,7 @@ _verbose_option = click.option(
 @main.command()
 @click.argument("spec")
 @click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
+@_host_budget_option
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
 @click.option("--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout.")
 @click.option(
@@ -113,7 +120,7 @@ _verbose_option = click.option(
 @click.option(
     "--gap",
     type=_Number(min=0, max=1),
-    default=0.0005,
+    default=0.005,
     show_default=True,
     metavar="FRACTION",
     help="Stop once recomputation is within this fraction of the least possible.",
@@ -126,6 +133,7 @@ def solve(
     *,
     spec: str,
     budget: str,
+    host_budget: str | None,
     device: str | None,
     output: str | None,
     time_limit: float,
@@ -138,7 +146,8 @@ def solve(
     """Find the cheapest plan for SPEC that fits the budget, and write it to a file.
 
     Prints the predicted memory and time beside what people do today. When no plan fits, nothing is
-    written, the exit status is 1, and changes of the spec that would fit are looked for.
+    written, the exit status is 1, and changes of the spec that would fit are looked for. Ctrl-C prints
+    the best plan so far and writes nothing; a second one ends at once.
 
     \b
     Examples:
@@ -152,6 +161,7 @@ def solve(
     budget_bytes = _budget(budget)
     run = _load(spec)
     profile = _device(run, device)
+    host_budget_bytes = _host_budget(profile, host_budget)
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
     with _imports("planner solve"):
         from planner.plan import check_writable, format_plan, write_plan
@@ -163,23 +173,29 @@ def solve(
     if budget_bytes > profile.memory_bytes:
         _say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
     step, graph, trace_s = _trace(run, report=report, verbose=verbose)
-    try:
-        outcome = solve_graph(
-            graph,
-            budget=budget_bytes,
-            device=profile,
-            limits=Limits(time_s=time_limit, gap=gap),
-            rehearse=lambda plan: _rehearse(run, step, plan, verbose=verbose),
-            report=report,
-        )
-    except InfeasibleError as error:
-        ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
-        answer = summary.summarize_infeasible(error, graph, device=profile.name, ways_out=ways_out)
-        if as_json:
-            _print_json(documents.infeasible_document(answer))
-        elif output != _STDOUT:
-            click.echo(text.infeasible_text(answer))
-        raise
+    with _second_interrupt_ends():
+        try:
+            outcome = solve_graph(
+                graph,
+                budget=budget_bytes,
+                host_budget=host_budget_bytes,
+                device=profile,
+                limits=Limits(time_s=time_limit, gap=gap),
+                rehearse=lambda plan: _rehearse(run, step, plan, verbose=verbose),
+                report=report,
+            )
+        except SolveInterrupted as interrupt:
+            if output != _STDOUT:
+                _print_best(interrupt, graph, budget_bytes, profile.name, trace_s=trace_s, as_json=as_json)
+            raise
+        except InfeasibleError as error:
+            ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
+            answer = summary.summarize_infeasible(error, graph, device=profile.name, ways_out=ways_out)
+            if as_json:
+                _print_json(documents.infeasible_document(answer))
+            elif output != _STDOUT:
+                click.echo(text.infeasible_text(answer))
+            raise
     if output == _STDOUT:
         click.echo(format_plan(outcome.plan), nl=False)
         return
@@ -202,6 +218,7 @@ def solve(
     show_default=True,
     help="How many budgets, the smallest reachable peak and that of saving everything included.",
 )
+@_host_budget_option
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
 @click.option("--peers", is_flag=True, help="Also run the rules that other tools decide by.")
 @click.option("--output", "-o", metavar="FILE", help="Draw a picture there: FILE.png or FILE.svg.")
@@ -216,7 +233,7 @@ def solve(
 @click.option(
     "--gap",
     type=_Number(min=0, max=1),
-    default=0.0005,
+    default=0.005,
     show_default=True,
     metavar="FRACTION",
     help="Go on to the next budget once recomputation is within this fraction of the least possible.",
@@ -228,6 +245,7 @@ def frontier(
     *,
     spec: str,
     points: int,
+    host_budget: str | None,
     device: str | None,
     peers: bool,
     output: str | None,
@@ -252,6 +270,7 @@ def frontier(
     report = _progress(quiet)
     run = _load(spec)
     profile = _device(run, device)
+    host_budget_bytes = _host_budget(profile, host_budget)
     with _imports("planner frontier"):
         from planner.plan import check_writable, write_whole
         from planner.reporting.frontier import frontier_document, frontier_text
@@ -261,10 +280,11 @@ def frontier(
         with _imports("planner frontier --output", extra="plot"):
             from planner.reporting.picture import picture
         check_writable(Path(output))
-    graph, _ = _trace(run, report=report, verbose=verbose)
+    _, graph, _ = _trace(run, report=report, verbose=verbose)
     growing = growing_frontier(
         graph,
         points=points,
+        host_budget=host_budget_bytes,
         device=profile,
         limits=Limits(time_s=time_limit, gap=gap),
         with_peers=peers,
@@ -430,6 +450,13 @@ def _budget(text: str) -> int:
         raise UnitError(f"--budget: {error}", text=text) from None
 
 
+def _host_budget(profile: "DeviceProfile", text: str | None) -> int:
+    try:
+        return profile.host_budget(text)
+    except UnitError as error:
+        raise UnitError(f"--host-budget: {error}", text=text or "") from None
+
+
 def _picture_format(path: str) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in (".png", ".svg"):
@@ -474,6 +501,28 @@ def _rehearse(run: "RunSpec", step: "Step", plan: "Plan", *, verbose: bool) -> "
         return rehearse(step, plan)
 
 
+def _print_best(
+    interrupt: SolveInterrupted, graph: "OpGraph", budget_bytes: int, device: str, *, trace_s: float, as_json: bool
+) -> None:
+    """What there was when the solver was interrupted."""
+    from planner.reporting import documents, summary, text
+
+    if interrupt.plan is None:
+        nothing = summary.summarize_nothing(graph, device=device, budget_bytes=budget_bytes)
+        if as_json:
+            _print_json(documents.nothing_document(nothing))
+        else:
+            click.echo(text.nothing_text(nothing))
+        return
+    found = summary.summarize_plan(
+        interrupt.plan, graph, trace_s=trace_s, solve_s=interrupt.solve_s, rehearse_s=0.0, path=None
+    )
+    if as_json:
+        _print_json(documents.plan_document(found))
+    else:
+        click.echo(text.plan_text(found))
+
+
 def _advice(
     run: "RunSpec", error: InfeasibleError, profile: "DeviceProfile", *, report: Report, verbose: bool
 ) -> "tuple[WayOut, ...]":
@@ -498,19 +547,37 @@ def _imports(feature: str, extra: str = "solve") -> Iterator[None]:
     An exception would not do: raised while a compiled module loads, it comes out as an ImportError that has
     lost its cause. Nothing is open yet that ending could leave half done.
     """
+    with _on_interrupt(_end), needs(feature, extra):
+        yield
 
-    def end(signum: int, frame: FrameType | None) -> None:
-        _say(_INTERRUPTED)
-        os._exit(_INTERRUPTED_STATUS)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
-        with needs(feature, extra):
-            yield
+def _end(signum: int, frame: FrameType | None) -> None:
+    """The signal handler that ends the process there and then."""
+    _say(_INTERRUPTED)
+    os._exit(_INTERRUPTED_STATUS)
+
+
+@contextmanager
+def _second_interrupt_ends() -> Iterator[None]:
+    """The first Ctrl-C is an exception, so that what there is can be shown; another one ends the process at once."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, _end)
+        raise KeyboardInterrupt
+
+    with _on_interrupt(interrupt):
+        yield
+
+
+@contextmanager
+def _on_interrupt(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Ctrl-C is handled so meanwhile, but in a thread: only the main one may set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
-    before = signal.signal(signal.SIGINT, end)
+    before = signal.signal(signal.SIGINT, handler)
     try:
-        with needs(feature, extra):
-            yield
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 

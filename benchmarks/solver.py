@@ -1,6 +1,7 @@
 """How good plans are, how fast they are found, and how much slower the best other rule is, for several models.
 
-    python benchmarks/solver.py [--models llama-3-8b unet ...] [--points 8] [--time-limit 60] [--output solver.json]
+    python benchmarks/solver.py [--models llama-3-8b unet ...] [--points 8] [--time-limit 60] [--host-budget SIZE]
+    [--output solver.json]
 
 For each model, budgets evenly spread strictly between the smallest peak found and that of saving everything. A row has
 the plan's overhead (replay and stall time as a share of a step without either), the proven gap, the time of the solver,
@@ -32,13 +33,13 @@ SPECS = {
 _NS_PER_MS = 1e6
 
 
-def run_model(name: str, points: int, time_limit_s: float) -> dict[str, Any]:
+def run_model(name: str, points: int, time_limit_s: float, host_budget: str | None) -> dict[str, Any]:
     import planner
     from planner.blocks import block_levels
     from planner.device import load_device
     from planner.graph import modules
     from planner.problem import build_problem
-    from planner.simulation.liveness import simulate
+    from planner.simulation.liveness import retained, simulate
     from planner.solving.baselines import baselines
     from planner.solving.decomposition import chain_solver
     from planner.solving.peers.rules import all_peers, fastest_within, limited_rules, told_budget
@@ -49,8 +50,8 @@ def run_model(name: str, points: int, time_limit_s: float) -> dict[str, Any]:
     graph = planner.trace(spec)
     device = load_device(spec.device, directory=SPECS[name].parent)
     trace_s, traced_bytes = time.perf_counter() - started, _peak_memory_bytes()
-    problem = build_problem(graph, device)
-    known = [baseline.kept for baseline in baselines(problem, graph)]
+    problem = build_problem(graph, device, host_budget_bytes=device.host_budget(host_budget))
+    known = [retained(problem, baseline.kept) for baseline in baselines(problem, graph)]
     chain = chain_solver(problem, block_levels(modules(graph)))
     limits = Limits(time_s=time_limit_s)
     started = time.perf_counter()
@@ -72,7 +73,7 @@ def run_model(name: str, points: int, time_limit_s: float) -> dict[str, Any]:
     for budget_bytes, (solution, solve_s, memory_bytes) in zip(budgets, solved, strict=True):
         told = told_budget(problem, rules, budget_bytes)
         fitting = fastest_within((*peers, *told), budget_bytes)
-        ours_ns = None if solution.timeline is None else solution.timeline.recompute_ns
+        ours_ns = None if solution.timeline is None else solution.timeline.added_ns
         rows.append(
             {
                 "budget_bytes": budget_bytes,
@@ -80,6 +81,9 @@ def run_model(name: str, points: int, time_limit_s: float) -> dict[str, Any]:
                 "peak_bytes": None if solution.timeline is None else solution.timeline.peak_bytes,
                 "overhead": None if ours_ns is None else ours_ns / problem.step_ns,
                 "gap": solution.gap,
+                "gap_of_step": None if ours_ns is None else (ours_ns - solution.bound_ns) / (problem.step_ns + ours_ns),
+                "stall": None if solution.timeline is None else solution.timeline.stall_ns / problem.step_ns,
+                "host_bytes": None if solution.timeline is None else solution.timeline.traffic.host_bytes,
                 "solve_s": solve_s,
                 "process_peak_bytes": memory_bytes,
                 "best_replaying_peer": _best(p for p in fitting.values() if not p.offloaded),
@@ -147,7 +151,7 @@ def text(found: dict[str, Any]) -> str:
         over = f"; over it when told: {', '.join(row['told_over_budget'])}" if row["told_over_budget"] else ""
         lines.append(
             f"{row['budget_bytes'] / 1e9:6.2f} GB {row['peak_bytes'] / 1e9:8.2f} {row['overhead']:9.2%} "
-            f"{row['gap']:7.2%} {row['solve_s']:6.1f} s {row['process_peak_bytes'] / 1e9:5.2f} GB  "
+            f"{row['gap']:7.2%} {row['gap_of_step'] or 0:7.2%} {row['solve_s']:6.1f} s {row['process_peak_bytes'] / 1e9:5.2f} GB  "
             f"{', '.join(peers) or 'none fits'}{over}"
         )
     times = [row["solve_s"] for row in found["rows"]]
@@ -164,13 +168,18 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=SPECS, default=list(SPECS), metavar="MODEL")
     parser.add_argument("--points", type=int, default=8)
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument(
+        "--host-budget", metavar="SIZE", help="as of `planner solve`; 0 for plans that only save and replay"
+    )
     parser.add_argument("--output", type=Path, default=Path("solver.json"))
     arguments = parser.parse_args()
     found = []
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, max_tasks_per_child=1, mp_context=fresh) as executor:
         for name in arguments.models:
-            found.append(executor.submit(run_model, name, arguments.points, arguments.time_limit).result())
+            found.append(
+                executor.submit(run_model, name, arguments.points, arguments.time_limit, arguments.host_budget).result()
+            )
             print(text(found[-1]), end="\n\n", flush=True)
             arguments.output.write_text(json.dumps(found, indent=2))  # after each model: the whole takes long
 

@@ -32,6 +32,7 @@ class DeviceProfile:
             key.
         memory_bytes_per_s: Peak device-memory bandwidth.
         host_link_bytes_per_s: What copies to or from pinned host memory reach, in each direction.
+        host_memory_bytes: Memory of the host, for each of its devices.
         matmul_efficiency: The fraction of the peak rate that large matrix products reach.
         attention_efficiency: The same for fused attention kernels.
         bandwidth_efficiency: The fraction of the peak bandwidth that streaming kernels reach.
@@ -44,11 +45,28 @@ class DeviceProfile:
     peak_flops_per_s: Mapping[str, float]
     memory_bytes_per_s: float
     host_link_bytes_per_s: float
+    host_memory_bytes: int
     matmul_efficiency: float
     attention_efficiency: float
     bandwidth_efficiency: float
     launch_s: float
     sources: Mapping[str, str]
+
+    def host_budget(self, asked: str | int | None) -> int:
+        """Bytes of host memory that a plan may use.
+
+        Args:
+            asked: bytes, or text with a unit; "0" and 0 for none. None for half of the host's memory, which is what the
+                runtime allows.
+
+        Raises:
+            UnitError: the text has no unit.
+        """
+        if asked is None:
+            return self.host_memory_bytes // 2
+        if isinstance(asked, str):
+            return 0 if asked.strip() == "0" else parse_bytes(asked)
+        return asked
 
 
 # The keys that a device described in a spec may leave out.
@@ -56,6 +74,7 @@ _ASSUMED_KEYS = (
     "peak_flops_per_s",
     "memory_bytes_per_s",
     "host_link_bytes_per_s",
+    "host_memory",
     "matmul_efficiency",
     "attention_efficiency",
     "bandwidth_efficiency",
@@ -126,22 +145,27 @@ def _custom_device(device: Mapping[str, Any], source: SourcedDocument | None) ->
 def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
     check(document, "device", error_type=DeviceError)
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
-    try:
-        memory_bytes = parse_bytes(data["memory"])
-    except UnitError as error:
-        raise document.error(str(error), ("memory",), error_type=DeviceError) from None
+    sizes: dict[str, int] = {}
+    for key in ("memory", "host_memory"):
+        try:
+            if key in data:
+                sizes[key] = parse_bytes(data[key])
+        except UnitError as error:
+            raise document.error(str(error), (key,), error_type=DeviceError) from None
     sources = dict(data.get("sources", {}))
     left_out = [key for key in _ASSUMED_KEYS if key not in data]
     if left_out:
         default = load_device(DEFAULT_DEVICE)
-        data = {**data, **{key: getattr(default, key) for key in left_out}}
+        sizes.setdefault("host_memory", default.host_memory_bytes)
+        data = {**{key: getattr(default, key) for key in left_out if key != "host_memory"}, **data}
         sources |= dict.fromkeys(left_out, f"assumed from {DEFAULT_DEVICE}")
     return DeviceProfile(
         name=data.get("name", default_name),
-        memory_bytes=memory_bytes,
+        memory_bytes=sizes["memory"],
         peak_flops_per_s={dtype: float(rate) for dtype, rate in data["peak_flops_per_s"].items()},
         memory_bytes_per_s=float(data["memory_bytes_per_s"]),
         host_link_bytes_per_s=float(data["host_link_bytes_per_s"]),
+        host_memory_bytes=sizes["host_memory"],
         matmul_efficiency=float(data["matmul_efficiency"]),
         attention_efficiency=float(data["attention_efficiency"]),
         bandwidth_efficiency=float(data["bandwidth_efficiency"]),

@@ -5,6 +5,10 @@ nothing else of the planner.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
 
 
 class PlannerError(Exception):
@@ -173,6 +177,21 @@ class InfeasibleError(PlannerError):
         self.where = where
         self.is_proven = is_proven
         self.ways_out = ways_out
+
+
+class SolveInterrupted(KeyboardInterrupt):  # no error: the user's wish
+    """Ctrl-C was pressed while a plan was looked for.
+
+    Args:
+        plan: The best one found until then that fits the budget, if any. Nothing has rehearsed it: it predicts the peak
+            of the simulation.
+        solve_s: How long the solver had.
+    """
+
+    def __init__(self, plan: "Plan | None", *, solve_s: float) -> None:
+        super().__init__()
+        self.plan = plan
+        self.solve_s = solve_s
 
 
 class PlanMismatchError(PlannerError):

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from planner.errors import PlanFileError
+from planner.link import Staging
 from planner.patterns import compress, expand
 from planner.validation import check
 from planner.yaml_source import FLOAT_RESOLVER, SourcedDocument, load_yaml
@@ -89,7 +90,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What the solver proved: no plan within the budget recomputes for less than `bound_s`."""
+    """What the solver proved: no plan within the budget adds less than `bound_s` to the step."""
 
     status: str
     gap: float
@@ -109,7 +110,7 @@ class BaselineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A retention decision for every saved tensor of one training step."""
+    """A retention decision for every saved tensor of one training step; staging if any of them is offloaded."""
 
     model: PlanModel
     device: str
@@ -117,6 +118,7 @@ class Plan:
     predicted: Prediction
     solver: Proof
     baselines: tuple[BaselineRow, ...]
+    staging: Staging | None = None
     decisions: tuple[Decision, ...]
     anchors: tuple[Anchor, ...]
 
@@ -135,6 +137,7 @@ def format_plan(plan: Plan) -> str:
         "predicted": asdict(plan.predicted),
         "solver": asdict(plan.solver),
         "baselines": [_Line(asdict(row)) for row in plan.baselines],
+        **({} if plan.staging is None else {"staging": asdict(plan.staging)}),
         "counts": _Line(decisions=len(plan.decisions), anchors=len(plan.anchors)),
         "decisions": _grouped(plan.decisions, "saved"),
         "anchors": _grouped(plan.anchors, "kept"),
@@ -229,6 +232,7 @@ def load_plan(path: str | Path) -> Plan:
         predicted=Prediction(**data["predicted"]),
         solver=Proof(**data["solver"]),
         baselines=tuple(BaselineRow(**row) for row in data["baselines"]),
+        staging=Staging(**data["staging"]) if "staging" in data else None,
         decisions=tuple(decisions),
         anchors=tuple(anchors),
     )

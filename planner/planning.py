@@ -2,21 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.blocks import block_levels
 from planner.device import DeviceProfile, load_device
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, SolveInterrupted
 from planner.graph import OpGraph, StorageKind, modules, op_in_words, saved_tensors, step_info, storages, values
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.problem import Problem, build_problem
-from planner.simulation.liveness import Point, Timeline
+from planner.simulation.liveness import Point, Timeline, retained
 from planner.simulation.rehearsal import Rehearsal, Rehearse
 from planner.solving.baselines import Baseline, baselines
 from planner.solving.decomposition import ChainSolver, chain_solver
-from planner.solving.search import Limits, LowestPeak, Solution, Status, lowest_peak, solve
+from planner.solving.search import Limits, LowestPeak, SearchInterrupted, Solution, Status, lowest_peak, solve
 from planner.units import format_bytes, parse_bytes
 
 _NS_PER_S = 1_000_000_000
@@ -49,6 +50,7 @@ def solve_graph(
     graph: OpGraph,
     *,
     budget: str | int,
+    host_budget: str | int | None = None,
     device: str | Mapping[str, Any] | DeviceProfile = "h100-80gb",
     limits: Limits = Limits(),  # noqa: B008  # frozen
     rehearse: Rehearse | None = None,
@@ -62,8 +64,10 @@ def solve_graph(
     Args:
         graph: from `planner.trace`.
         budget: bytes, or text with a unit such as "40GB" (10⁹) or "40GiB" (2³⁰).
+        host_budget: bytes of host memory that offloaded tensors may take, in the same way; 0 for no offloading, None
+            for half of the memory that the device's profile has for the host.
         device: a profile, its name, or a mapping that describes one.
-        limits: time and tolerance; a later round has what time the ones before it left.
+        limits: time and tolerance; all but rehearsals counts, and a later round has what the ones before it left.
         rehearse: runs a plan on the step that the graph was traced from, as
             `functools.partial(planner.rehearse, step)` does; without it the peak is that of the simulation alone.
         report: called with lines of progress.
@@ -72,42 +76,62 @@ def solve_graph(
         InfeasibleError: no plan fits, or none was found in time or in three rounds; says how low the peak can get.
         UnitError: the budget has no unit or is not positive.
         DeviceError: the device is unknown.
+        SolveInterrupted: Ctrl-C was pressed; it has the best plan so far. It is a KeyboardInterrupt.
     """
+    started = time.monotonic()
     budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    problem = build_problem(graph, profile)
+    problem = build_problem(graph, profile, host_budget_bytes=profile.host_budget(host_budget))
     known = baselines(problem, graph)
-    chain = chain_solver(problem, block_levels(modules(graph)))
     rounds: list[_Round] = []
     solver_budget_bytes = budget_bytes
-    while len(rounds) < _MAX_ROUNDS:
-        solve_s = sum(past.solution.wall_s for past in rounds)
-        left = replace(limits, time_s=max(0.0, limits.time_s - solve_s))
-        try:
-            solution = _solved(graph, problem, known, chain, solver_budget_bytes, left, report)
-        except InfeasibleError as error:
-            if not rounds:
-                raise
-            raise _over_budget(graph, rounds, budget_bytes) from error
-        if rounds:
-            solution = _bounded(solution, rounds[0].solution.bound_ns, limits)
-        assert solution.timeline is not None
-        plan = make_plan(graph, problem, solution, known, budget_bytes=budget_bytes, device=profile.name)
-        rehearsal = None if rehearse is None else rehearse(plan)
-        if rehearsal is not None:
-            report(_rehearsed_line(plan, rehearsal))
-        if rehearsal is None or rehearsal.peak_bytes <= budget_bytes:
-            return Outcome(
-                plan=_with_peak_of(plan, rehearsal),
-                timeline=solution.timeline,
-                rehearsal=rehearsal,
-                solve_s=solve_s + solution.wall_s,
-                rehearse_s=(rehearsal.wall_s if rehearsal else 0.0) + sum(past.rehearsal.wall_s for past in rounds),
-            )
-        rounds.append(_Round(solution=solution, rehearsal=rehearsal))
-        # From the peak, not from the budget that was solved for: the plan may have stayed below it by more than this,
-        # and would be found again.
-        solver_budget_bytes = solution.timeline.peak_bytes - (rehearsal.peak_bytes - budget_bytes)
+    solution: Solution | None = None  # of this round
+
+    def planned(solution: Solution) -> Plan:
+        return make_plan(graph, problem, solution, known, budget_bytes=budget_bytes, device=profile.name)
+
+    def rehearsed_s() -> float:
+        return sum(past.rehearsal.wall_s for past in rounds)
+
+    try:
+        chain = chain_solver(problem, block_levels(modules(graph)))
+        while len(rounds) < _MAX_ROUNDS:
+            left_s = limits.time_s - (time.monotonic() - started - rehearsed_s())
+            left = replace(limits, time_s=max(0.0, left_s))
+            try:
+                solution = _solved(graph, problem, known, chain, solver_budget_bytes, left, report)
+            except InfeasibleError as error:
+                if not rounds:
+                    raise
+                raise _over_budget(graph, rounds, budget_bytes) from error
+            solution = _bounded(solution, rounds, limits)
+            assert solution.timeline is not None
+            plan = planned(solution)
+            solve_s = time.monotonic() - started - rehearsed_s()
+            rehearsal = None if rehearse is None else rehearse(plan)
+            if rehearsal is not None:
+                report(_rehearsed_line(plan, rehearsal))
+            if rehearsal is None or rehearsal.peak_bytes <= budget_bytes:
+                return Outcome(
+                    plan=_with_peak_of(plan, rehearsal),
+                    timeline=solution.timeline,
+                    rehearsal=rehearsal,
+                    solve_s=solve_s,
+                    rehearse_s=(rehearsal.wall_s if rehearsal else 0.0) + rehearsed_s(),
+                )
+            rounds.append(_Round(solution=solution, rehearsal=rehearsal))
+            # From the peak, not from the budget that was solved for: the plan may have stayed below it by more than
+            # this, and would be found again.
+            solver_budget_bytes = solution.timeline.peak_bytes - (rehearsal.peak_bytes - budget_bytes)
+            solution = None
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, SearchInterrupted):
+            solution = interrupt.solution
+        if (solution is None or solution.kept is None) and not rounds:  # it may not have looked at these yet
+            kept = [retained(problem, baseline.kept) for baseline in known]
+            solution = solve(problem, budget_bytes=budget_bytes, limits=replace(limits, time_s=0.0), known=kept)
+        best = None if solution is None or solution.kept is None else planned(_bounded(solution, rounds, limits))
+        raise SolveInterrupted(best, solve_s=time.monotonic() - started - rehearsed_s()) from interrupt
     raise _over_budget(graph, rounds, budget_bytes)
 
 
@@ -133,11 +157,12 @@ def _solved(
     Raises:
         InfeasibleError: there is none, or none was found in time.
     """
+    report(f"looking for the cheapest plan within {format_bytes(budget_bytes)}; Ctrl-C shows the best one so far")
     solution = solve(
         problem,
         budget_bytes=budget_bytes,
         limits=limits,
-        known=[baseline.kept for baseline in known],
+        known=[retained(problem, baseline.kept) for baseline in known],
         chain=chain,
         report=report,
     )
@@ -147,18 +172,21 @@ def _solved(
     lowest = lowest_peak(
         problem,
         limits=Limits(time_s=_LOWEST_PEAK_TIME_S),
-        known=[baseline.kept for baseline in known],
+        known=[retained(problem, baseline.kept) for baseline in known],
         chain=chain,
+        enough_bytes=budget_bytes,
     )
     if lowest.timeline.peak_bytes > budget_bytes:
         raise _infeasible(graph, problem, lowest, solution, budget_bytes)
     return _lowest_as_solution(lowest, solution)
 
 
-def _bounded(solution: Solution, bound_ns: int, limits: Limits) -> Solution:
+def _bounded(solution: Solution, rounds: Sequence[_Round], limits: Limits) -> Solution:
     """The solution of a later round with what the first one proved: that bound is for the budget the user gave."""
+    if not rounds:
+        return solution
     assert solution.timeline is not None
-    cost_ns = solution.timeline.recompute_ns
+    bound_ns, cost_ns = rounds[0].solution.bound_ns, solution.timeline.added_ns
     gap = (cost_ns - bound_ns) / cost_ns if cost_ns else 0.0
     return replace(
         solution, bound_ns=bound_ns, gap=gap, status=Status.OPTIMAL if gap <= limits.gap else Status.FEASIBLE
@@ -206,18 +234,18 @@ def _over_budget(graph: OpGraph, rounds: list[_Round], budget_bytes: int) -> Inf
 
 def smallest_peak(graph: OpGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S) -> LowestPeak:
     """The smallest peak that some plan reaches for a traced step, and a bound below it."""
-    problem = build_problem(graph, device)
+    problem = build_problem(graph, device, host_budget_bytes=device.host_budget(None))
     return lowest_peak(
         problem,
         limits=Limits(time_s=time_s),
-        known=[baseline.kept for baseline in baselines(problem, graph)],
+        known=[retained(problem, baseline.kept) for baseline in baselines(problem, graph)],
         chain=chain_solver(problem, block_levels(modules(graph))),
     )
 
 
 def _lowest_as_solution(lowest: LowestPeak, solution: Solution) -> Solution:
     """The plan with the smallest peak, for a search that ended before it found any other."""
-    cost_ns = lowest.timeline.recompute_ns
+    cost_ns = lowest.timeline.added_ns
     bound_ns = min(solution.bound_ns, cost_ns)
     return replace(
         solution,
@@ -278,10 +306,10 @@ def make_plan(
             peak_bytes=timeline.peak_bytes,
             peak_at=describe_point(graph, problem, timeline.peak),
             static_bytes=info.static.total_bytes,
-            host_bytes=0,
-            step_s=_seconds(problem.step_ns + timeline.recompute_ns),
+            host_bytes=timeline.traffic.host_bytes,
+            step_s=_seconds(problem.step_ns + timeline.added_ns),
             recompute_s=_seconds(timeline.recompute_ns),
-            stall_s=0.0,
+            stall_s=_seconds(timeline.stall_ns),
         ),
         solver=Proof(status=str(solution.status), gap=round(solution.gap, 6), bound_s=_seconds(solution.bound_ns)),
         baselines=tuple(
@@ -294,7 +322,8 @@ def make_plan(
             )
             for baseline in known
         ),
-        decisions=_decisions(graph, problem, solution.kept),
+        staging=timeline.traffic.staging if timeline.traffic.offloaded else None,
+        decisions=_decisions(graph, problem, solution.kept, timeline.traffic.offloaded),
         anchors=_anchors(graph, problem, solution.kept),
     )
 
@@ -318,7 +347,9 @@ def describe_point(graph: OpGraph, problem: Problem, point: Point | None) -> str
     return f"{record.phase}, {op_in_words(record)}"
 
 
-def _decisions(graph: OpGraph, problem: Problem, kept: frozenset[int]) -> tuple[Decision, ...]:
+def _decisions(
+    graph: OpGraph, problem: Problem, kept: frozenset[int], offloaded: frozenset[int]
+) -> tuple[Decision, ...]:
     position = {tensor.value: tensor.index for tensor in problem.tensors}
     table = values(graph)
     return tuple(
@@ -329,16 +360,19 @@ def _decisions(graph: OpGraph, problem: Problem, kept: frozenset[int]) -> tuple[
             op=saved.op,
             shape=saved.shape,
             dtype=saved.dtype,
-            # What backward never asks for is not in the problem, and stays.
-            retention=Retention.RECOMPUTE if _is_dropped(position.get(saved.value), kept) else Retention.SAVE,
+            retention=_retention(position.get(saved.value), kept, offloaded),
         )
         for saved in saved_tensors(graph)
         if storages(graph)[table[saved.value].storage].kind is StorageKind.ACTIVATION
     )
 
 
-def _is_dropped(tensor: int | None, kept: frozenset[int]) -> bool:
-    return tensor is not None and tensor not in kept
+def _retention(tensor: int | None, kept: frozenset[int], offloaded: frozenset[int]) -> Retention:
+    if tensor is None:
+        return Retention.SAVE  # what backward never asks for is not in the problem, and stays
+    if tensor in offloaded:
+        return Retention.OFFLOAD
+    return Retention.SAVE if tensor in kept else Retention.RECOMPUTE
 
 
 def _anchors(graph: OpGraph, problem: Problem, kept: frozenset[int]) -> tuple[Anchor, ...]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from planner.blocks import BlockIndex, block_levels
-from planner.costs.link import HostLink
 from planner.costs.roofline import op_seconds, optimizer_seconds
 from planner.device import DeviceProfile
 from planner.graph import (
@@ -29,6 +28,7 @@ from planner.graph import (
     storages,
     values,
 )
+from planner.link import HostLink
 
 _NS_PER_S = 1_000_000_000
 STATIC = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.INPUT, StorageKind.CONSTANT})
@@ -38,8 +38,8 @@ _COUNTED_ELSEWHERE = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER})
 STATE_FREE_REPLAY = frozenset({"aten.native_batch_norm", "aten.cudnn_batch_norm", "aten.miopen_batch_norm"})
 
 
-# Smaller tensors do not leave for the host. A megabyte takes about 20 microseconds on PCIe 5.0: with less, the launch of
-# the copies and the runtime's own work weigh as much as the copy.
+# Smaller tensors do not leave for the host. A megabyte takes about 20 microseconds on PCIe 5.0: with less, the launch
+# of the copies and the runtime's own work weigh as much as the copy.
 SMALLEST_OFFLOAD_BYTES = 2**20
 
 
@@ -122,7 +122,7 @@ class Problem:
         backward_step: first step of backward.
         optimizer_peak_bytes: bytes alive during the optimizer step.
         step_ns: time of forward, backward and optimizer step without any replay.
-        times_ns: of each step of forward and backward; empty without a link.
+        times_ns: of each step of forward and backward.
         link: to the host; None if nothing may go there.
         unpack_steps: at which each tensor that forward packs is unpacked first, by the rank of its packing; None for
             never.
@@ -152,13 +152,18 @@ class Problem:
 
 
 def build_problem(
-    graph: OpGraph, device: DeviceProfile, *, smallest_offload_bytes: int = SMALLEST_OFFLOAD_BYTES
+    graph: OpGraph,
+    device: DeviceProfile,
+    *,
+    host_budget_bytes: int = 0,
+    smallest_offload_bytes: int = SMALLEST_OFFLOAD_BYTES,
 ) -> Problem:
     """The retention problem of a traced step on a device.
 
     Args:
         graph: of the step.
         device: for the time of each op and copy.
+        host_budget_bytes: what there is on the host for tensors that leave the device; 0 for none.
         smallest_offload_bytes: smaller tensors do not leave for the host.
     """
     forward = [op for op in ops(graph) if op.phase is Phase.FORWARD and not op.is_view]
@@ -194,7 +199,8 @@ def build_problem(
         size_bytes = storage_table[value_table[index].storage].size_bytes
         free_step = storage_table[value_table[index].storage].free_step
         may_offload = (
-            index in keepable
+            host_budget_bytes > 0
+            and index in keepable
             and index not in outside
             and size_bytes >= smallest_offload_bytes
             and free_step <= step_info(graph).backward_step  # otherwise it stays here in any case
@@ -245,7 +251,13 @@ def build_problem(
         optimizer_peak_bytes=static.optimizer_peak_bytes,
         step_ns=sum(times_ns) + round(optimizer_s * _NS_PER_S),
         times_ns=times_ns,
-        link=HostLink(bytes_per_s=device.host_link_bytes_per_s, launch_ns=round(device.launch_s * _NS_PER_S)),
+        link=HostLink(
+            bytes_per_s=device.host_link_bytes_per_s,
+            launch_ns=round(device.launch_s * _NS_PER_S),
+            budget_bytes=host_budget_bytes,
+        )
+        if host_budget_bytes
+        else None,
         unpack_steps=tuple(min((unpack for unpack, _ in s.uses), default=None) for s in saved_tensors(graph)),
         settle_step=1 + max((op.step for op in forward if op.module_fqn != OUTSIDE), default=-1),
     )

@@ -8,7 +8,7 @@ from planner.blocks import block_levels
 from planner.device import DeviceProfile, load_device
 from planner.graph import OpGraph, modules, step_info
 from planner.problem import Problem, build_problem
-from planner.simulation.liveness import Timeline, simulate
+from planner.simulation.liveness import Retained, Timeline, retained
 from planner.solving.baselines import baselines
 from planner.solving.decomposition import chain_solver
 from planner.solving.peers.records import Peer
@@ -124,6 +124,7 @@ def frontier(
     graph: OpGraph,
     *,
     points: int = POINTS,
+    host_budget: str | int | None = None,
     device: str | Mapping[str, Any] | DeviceProfile = "h100-80gb",
     limits: Limits = POINT_LIMITS,
     with_peers: bool = False,
@@ -135,6 +136,7 @@ def frontier(
         graph: from `planner.trace`.
         points: how many budgets, the smallest reachable peak and that of saving everything included; fewer where these
             are too close.
+        host_budget: see `planner.solve`.
         device: a profile, its name, or a mapping that describes one.
         limits: time and tolerance for each budget.
         with_peers: whether to run other tools' rules as well.
@@ -145,7 +147,15 @@ def frontier(
         DeviceError: the device is unknown.
     """
     found = list(
-        growing_frontier(graph, points=points, device=device, limits=limits, with_peers=with_peers, report=report)
+        growing_frontier(
+            graph,
+            points=points,
+            host_budget=host_budget,
+            device=device,
+            limits=limits,
+            with_peers=with_peers,
+            report=report,
+        )
     )
     return found[-1]
 
@@ -154,6 +164,7 @@ def growing_frontier(
     graph: OpGraph,
     *,
     points: int = POINTS,
+    host_budget: str | int | None = None,
     device: str | Mapping[str, Any] | DeviceProfile = "h100-80gb",
     limits: Limits = POINT_LIMITS,
     with_peers: bool = False,
@@ -167,13 +178,13 @@ def growing_frontier(
     if points < 2:
         raise ValueError(f"a frontier has at least 2 points, not {points}")
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    problem = build_problem(graph, profile)
+    problem = build_problem(graph, profile, host_budget_bytes=profile.host_budget(host_budget))
     by_hand = baselines(problem, graph)
-    known = [baseline.kept for baseline in by_hand]
+    known = [retained(problem, baseline.kept) for baseline in by_hand]
     report("looking for the smallest peak")
     chain = chain_solver(problem, block_levels(modules(graph)))
     lowest = lowest_peak(problem, limits=limits, known=known, chain=chain)
-    top_bytes = simulate(problem, saved(problem)).peak_bytes
+    top_bytes = retained(problem, saved(problem)).timeline.peak_bytes
     found = Frontier(
         model=step_info(graph).model,
         device=profile.name,
@@ -188,11 +199,12 @@ def growing_frontier(
         notes=step_info(graph).notes,
     )
     yield found
-    cheapest = lowest.kept
+    cheapest = Retained(kept=lowest.kept, timeline=lowest.timeline)
     for place, budget_bytes in enumerate(found.budgets_bytes):
         solution = solve(problem, budget_bytes=budget_bytes, limits=limits, known=[*known, cheapest], chain=chain)
         assert solution.kept is not None, "the plan for the budget before fits this one"
-        cheapest = solution.kept
+        assert solution.timeline is not None
+        cheapest = Retained(kept=solution.kept, timeline=solution.timeline)
         point = _point(problem, solution, budget_bytes)
         report(
             f"budget {place + 1} of {len(found.budgets_bytes)}, {budget_bytes / 1e9:.2f} GB: "
@@ -237,8 +249,8 @@ def _point(problem: Problem, solution: Solution, budget_bytes: int) -> FrontierP
         budget_bytes=budget_bytes,
         peak_bytes=solution.timeline.peak_bytes,
         recompute_s=solution.timeline.recompute_ns / _NS_PER_S,
-        stall_s=0.0,
-        overhead=solution.timeline.recompute_ns / problem.step_ns,
+        stall_s=solution.timeline.stall_ns / _NS_PER_S,
+        overhead=solution.timeline.added_ns / problem.step_ns,
         bound_s=solution.bound_ns / _NS_PER_S,
         gap=solution.gap,
         status=str(solution.status),

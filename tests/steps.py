@@ -27,6 +27,7 @@ UNIT_DEVICE = DeviceProfile(
     peak_flops_per_s={"float32": 1e9},
     memory_bytes_per_s=1e30,
     host_link_bytes_per_s=1e9,
+    host_memory_bytes=10**9,
     matmul_efficiency=1.0,
     attention_efficiency=1.0,
     bandwidth_efficiency=1.0,

@@ -16,6 +16,7 @@ NUMBER_KEYS = {
     "peak_flops_per_s",
     "memory_bytes_per_s",
     "host_link_bytes_per_s",
+    "host_memory",
     "matmul_efficiency",
     "attention_efficiency",
     "bandwidth_efficiency",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import planner
-from planner.errors import InfeasibleError
+from planner import planning
+from planner.errors import InfeasibleError, SolveInterrupted
 from planner.graph import OpGraph
 from planner.plan import Plan
 from planner.planning import Outcome, solve_graph
@@ -201,3 +202,57 @@ def test_a_forward_that_fell_back_is_reported(graph: OpGraph, budget_bytes: int)
     )
 
     assert "1 forwards fell back to keeping everything" in lines[-1]
+
+
+def interrupt(*_: object, **__: object) -> Rehearsal:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_the_search_leaves_a_plan_made_by_hand(
+    graph: OpGraph, budget_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "chain_solver", interrupt)
+
+    with pytest.raises(SolveInterrupted) as caught:
+        solve_graph(graph, budget=budget_bytes)
+
+    assert caught.value.plan is not None
+    assert caught.value.plan.predicted.peak_bytes <= budget_bytes == caught.value.plan.budget_bytes
+    assert ("feasible", 1.0, 0.0) == (
+        caught.value.plan.solver.status,
+        caught.value.plan.solver.gap,
+        caught.value.plan.solver.bound_s,
+    )
+
+
+def test_an_interrupt_while_the_smallest_peak_is_looked_for_has_no_plan(
+    graph: OpGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "lowest_peak", interrupt)
+
+    with pytest.raises(SolveInterrupted) as caught:
+        solve_graph(graph, budget=1)
+
+    assert caught.value.plan is None
+
+
+def test_a_plan_over_budget_in_its_rehearsal_is_not_the_best_so_far(
+    graph: OpGraph, budget_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search of the second round has a plan for a smaller budget, with what the first one proved."""
+    first = solve_graph(graph, budget=budget_bytes).plan
+    seen: list[Plan] = []
+
+    def run(plan: Plan) -> Rehearsal:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(plan)
+        return rehearsal(plan.predicted.peak_bytes + 100_000)
+
+    with pytest.raises(SolveInterrupted) as caught:
+        solve_graph(graph, budget=budget_bytes, rehearse=run)
+
+    assert caught.value.plan is not None
+    assert caught.value.plan.predicted.peak_bytes <= budget_bytes - 100_000
+    assert first.solver.bound_s == caught.value.plan.solver.bound_s
+    assert first.predicted.recompute_s <= caught.value.plan.predicted.recompute_s

@@ -5,17 +5,18 @@ from typing import Any
 
 from planner.graph import StaticMemory
 from planner.plan import Retention
-from planner.reporting.summary import InfeasibleSummary, PlanSummary, TraceSummary
+from planner.reporting.summary import InfeasibleSummary, NothingSummary, PlanSummary, TraceSummary
 
 Document = dict[str, Any]
 
 
 def plan_document(summary: PlanSummary) -> Document:
-    """What `planner solve --json` prints when a plan fits."""
+    """What `planner solve --json` prints when a plan fits, or when one was known as the solver was interrupted."""
     plan, predicted = summary.plan, summary.plan.predicted
     totals = {total.retention: total for total in summary.retentions}
     return {
         "status": plan.solver.status,
+        "interrupted": summary.is_interrupted,
         "gap": plan.solver.gap,
         "model": plan.model.name,
         "device": plan.device,
@@ -44,7 +45,7 @@ def plan_document(summary: PlanSummary) -> Document:
             "tensors": len(plan.anchors),
             "bytes": sum(anchor.size_bytes for anchor in plan.anchors),
         },
-        "plan": str(summary.path),
+        "plan": None if summary.path is None else str(summary.path),
         "notes": list(summary.notes),
     }
 
@@ -55,6 +56,7 @@ def infeasible_document(summary: InfeasibleSummary) -> Document:
     """
     return {
         "status": "infeasible" if summary.is_proven else "unknown",
+        "interrupted": False,
         "message": summary.message,
         "model": summary.model,
         "device": summary.device,
@@ -67,6 +69,18 @@ def infeasible_document(summary: InfeasibleSummary) -> Document:
         "ways_out": [asdict(way) for way in summary.ways_out],
         "plan": None,
         "notes": list(summary.notes),
+    }
+
+
+def nothing_document(summary: NothingSummary) -> Document:
+    """What `planner solve --json` prints when it was interrupted before it had any plan."""
+    return {
+        "status": "unknown",
+        "interrupted": True,
+        "model": summary.model,
+        "device": summary.device,
+        "budget_bytes": summary.budget_bytes,
+        "plan": None,
     }
 
 

@@ -104,7 +104,7 @@ class PlanSummary:
     Attributes:
         retentions: totals, one for each retention that occurs.
         groups: the largest decisions, by bytes.
-        path: where the plan was written.
+        path: where the plan was written; None if the solver was interrupted: then it was neither rehearsed nor written.
     """
 
     plan: Plan
@@ -115,7 +115,21 @@ class PlanSummary:
     trace_s: float
     solve_s: float
     rehearse_s: float
-    path: Path
+    path: Path | None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether this is merely the best plan when the solver was interrupted."""
+        return self.path is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingSummary:
+    """That the solver was interrupted before it had any plan."""
+
+    model: str
+    device: str
+    budget_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +190,7 @@ def summarize_trace(graph: OpGraph, *, seconds: float, top: int = 10) -> TraceSu
 
 
 def summarize_plan(
-    plan: Plan, graph: OpGraph, *, trace_s: float, solve_s: float, rehearse_s: float, path: Path, top: int = 10
+    plan: Plan, graph: OpGraph, *, trace_s: float, solve_s: float, rehearse_s: float, path: Path | None, top: int = 10
 ) -> PlanSummary:
     """The summary of a plan for a traced step, with at most `top` groups of decisions."""
     kept = _activations(graph)
@@ -217,6 +231,11 @@ def summarize_infeasible(
         ways_out=ways_out,
         notes=info.notes,
     )
+
+
+def summarize_nothing(graph: OpGraph, *, device: str, budget_bytes: int) -> NothingSummary:
+    """The summary of a search that was interrupted before it had any plan."""
+    return NothingSummary(model=step_info(graph).model, device=device, budget_bytes=budget_bytes)
 
 
 _Place = tuple[str, int, int]

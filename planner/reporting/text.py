@@ -7,6 +7,7 @@ from planner.plan import BaselineRow, Plan
 from planner.reporting.summary import (
     DecisionGroup,
     InfeasibleSummary,
+    NothingSummary,
     PlanSummary,
     RetentionTotal,
     SavedGroup,
@@ -15,14 +16,20 @@ from planner.reporting.summary import (
 from planner.reporting.tables import count, duration, gigabytes, percent, shape, table, wrapped
 
 EVERY_BLOCK = "every block"
+_INTERRUPTED = (
+    "interrupted: the best plan found so far; not written, since it was not rehearsed; "
+    "`--time-limit N` stops the solver by itself and writes"
+)
 _OVERLOADS = (".default", ".Tensor", ".Scalar", ".self", ".int")
 
 
 def plan_text(summary: PlanSummary) -> str:
-    """What `planner solve` prints when a plan fits."""
+    """What `planner solve` prints when a plan fits, or when one was known as the solver was interrupted."""
     plan = summary.plan
     predicted = plan.predicted
+    rehearsed = "not rehearsed" if summary.is_interrupted else f"{duration(summary.rehearse_s)} to rehearse"
     return _joined(
+        wrapped(_INTERRUPTED) if summary.is_interrupted else [],
         [
             f"{plan.model.name} on {plan.device}, budget {gigabytes(plan.budget_bytes)}: "
             f"predicted peak {gigabytes(predicted.peak_bytes)}, step {duration(predicted.step_s)}"
@@ -32,13 +39,20 @@ def plan_text(summary: PlanSummary) -> str:
         [
             *wrapped(f"Peak at    {_op(predicted.peak_at)}"),
             f"Solver     {plan.solver.status}: {_proof(plan)}",
-            f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve, "
-            f"{duration(summary.rehearse_s)} to rehearse",
+            f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve, {rehearsed}",
         ],
         _retentions(plan, summary.retentions),
         _groups(summary.groups),
         _notes(summary.notes),
-        [f"Plan       {summary.path}"],
+        [f"Plan       {'not written' if summary.is_interrupted else summary.path}"],
+    )
+
+
+def nothing_text(summary: NothingSummary) -> str:
+    """What `planner solve` prints when it was interrupted before it had any plan."""
+    return (
+        f"interrupted: {summary.model} on {summary.device}, budget {gigabytes(summary.budget_bytes)}: "
+        "no plan that fits was found so far"
     )
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.costs.link import Staging
+from planner.link import Staging
 from planner.problem import Problem
-from planner.simulation.transfers import NO_TRAFFIC, Schedule, Traffic, traffic
+from planner.simulation.transfers import NO_TRAFFIC, Schedule, Traffic, ideal_traffic, traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,14 @@ class Timeline:
     def added_ns(self) -> int:
         """What the plan adds to the step: replays and waiting."""
         return self.recompute_ns + self.stall_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """A set of tensors to keep, and the step under it; the timeline says which of them lie on the host."""
+
+    kept: frozenset[int]
+    timeline: Timeline
 
 
 def demand_schedule(problem: Problem, kept: Set[int]) -> Schedule:
@@ -170,6 +178,17 @@ def simulate(
     schedule = demand_schedule(problem, kept) if schedule is None else schedule
     copies = traffic(problem, kept, offloaded, schedule, staging=staging)
     return timeline_of(problem, kept, schedule, copies)
+
+
+def retained(problem: Problem, kept: Set[int]) -> Retained:
+    """The plan that keeps these tensors on the device, and replays the rest on demand."""
+    return Retained(kept=frozenset(kept), timeline=simulate(problem, kept))
+
+
+def ideal_timeline(problem: Problem, kept: Set[int], offloaded: Set[int]) -> Timeline:
+    """The timeline if copies took no time and no staging; see `planner.simulation.transfers.ideal_traffic`."""
+    schedule = demand_schedule(problem, kept)
+    return timeline_of(problem, kept, schedule, ideal_traffic(problem, kept, offloaded, schedule))
 
 
 def timeline_of(problem: Problem, kept: Set[int], schedule: Schedule, copies: Traffic) -> Timeline:

@@ -8,7 +8,7 @@ Program order alone decides when memory is taken and given back, never the clock
     backward  The first time a tensor on the host is asked for, its copy back begins, unless it has begun already, and
               the device waits for it. After that, others begin to come back in the reverse order of their last
               packing, as long as what has begun and was not asked for yet fits staging. For the first ones this
-              happens before any is asked for: when the tensor is unpacked that was packed `PREFETCH_LEAD` packings
+              happens before any is asked for: when the tensor is unpacked that was packed `Staging.lead` packings
               after them.
 
 The clock says only how long each wait takes.
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import accumulate
 
-from planner.costs.link import PREFETCH_LEAD, HostLink, Staging, host_bytes
+from planner.link import HostLink, Staging, host_bytes
 from planner.problem import Packing, Problem
 
 Schedule = Mapping[int, tuple[int, ...]]  # unpack step -> ops (positions in Problem.ops) replayed there, in order
@@ -65,7 +65,9 @@ class Traffic:
     backward_stall_ns: int
 
 
-NO_TRAFFIC = Traffic(offloaded=frozenset(), staging=Staging.of(()), copies=(), host_bytes=0, forward_stall_ns=0, backward_stall_ns=0)
+NO_TRAFFIC = Traffic(
+    offloaded=frozenset(), staging=Staging.of(()), copies=(), host_bytes=0, forward_stall_ns=0, backward_stall_ns=0
+)
 
 
 def traffic(
@@ -92,7 +94,7 @@ def traffic(
     forward_stall_ns = clock.waited_ns
     clock.go_to(problem.backward_step)
     back = _Back(problem, problem.link, clock, staging.back_bytes, offloaded, out.times_ns)
-    turn = _turn_step(problem, offloaded)
+    turn = _turn_step(problem, offloaded, staging.lead)
     for step, replay, tensor in _asked(problem, kept, offloaded, schedule):
         if turn is not None and turn <= step:
             clock.go_to(turn)
@@ -263,9 +265,9 @@ class _Back:
         self._coming_bytes += size_bytes
 
 
-def _turn_step(problem: Problem, offloaded: Set[int]) -> int | None:
+def _turn_step(problem: Problem, offloaded: Set[int], lead: int) -> int | None:
     """When the first tensors begin to come back."""
-    rank = max(_packing(problem, index).last_rank for index in offloaded) + PREFETCH_LEAD
+    rank = max(_packing(problem, index).last_rank for index in offloaded) + lead
     return problem.unpack_steps[min(rank, len(problem.unpack_steps) - 1)] if problem.unpack_steps else None
 
 
@@ -297,9 +299,7 @@ def _asked(
             yield from _replay(problem, offloaded, step, op)
 
 
-def _replay(
-    problem: Problem, offloaded: Set[int], step: int, op: int
-) -> Iterator[tuple[int, int | None, int | None]]:
+def _replay(problem: Problem, offloaded: Set[int], step: int, op: int) -> Iterator[tuple[int, int | None, int | None]]:
     for read in problem.ops[op].reads:
         if read in offloaded:
             yield step, op, read

@@ -1,16 +1,17 @@
 """Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
 from planner.problem import Problem
-from planner.simulation.liveness import Timeline, simulate
+from planner.simulation.liveness import Timeline
 from planner.solving.assembly import Assembled, assemble
 from planner.solving.cells import Chain, cut
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
+from planner.solving.staging import with_best_staging
 
 # A division into cells is used if what its cells share is at most this part of all bytes, ...
 _MOST_SHARED = 0.05
@@ -40,7 +41,6 @@ class Decomposed:
     kept: frozenset[int] | None
     timeline: Timeline | None
     bound_ns: int
-    offloaded: frozenset[int] = frozenset()
     is_infeasible: bool = False
 
 
@@ -90,56 +90,62 @@ class ChainSolver:
             templates,
             replay_ns=sum(op.cost_ns for op in problem.ops),
             copy_ns=sum(copies_ns),
+            host_budget_bytes=problem.link.budget_bytes if problem.link else 0,
             size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
         )
         self._grain_ns = max(1, max(copies_ns, default=0) // _GRAINS)
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
-    def solve(self, budget_bytes: int, *, host_budget_bytes: int, gap: float, deadline: float) -> Decomposed:
-        """The cheapest plan found within the budget, and a bound that holds for every plan.
+    def solve(self, budget_bytes: int, *, gap: float, deadline: float) -> Decomposed:
+        """The cheapest plan found within the budget, and a bound that holds for every plan; arguments as `improve`."""
+        *_, last = self.improve(budget_bytes, gap=gap, deadline=deadline)
+        return last
+
+    def improve(self, budget_bytes: int, *, gap: float, deadline: float) -> Iterator[Decomposed]:
+        """The best plan and bound so far, as they get better; at least one.
 
         Args:
             budget_bytes: limit at every moment.
-            host_budget_bytes: limit on the host.
             gap: relative tolerance between plan and bound.
             deadline: of `time.monotonic`; generating options stops then, putting together does not.
         """
         pool = self._pool.copy()  # the answer for a budget does not depend on those asked before
-        relaxed = _relax(pool, budget_bytes, host_budget_bytes, gap=gap, deadline=deadline)
+        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
         bound_ns = max(0, round(relaxed.bound_ns))
         if bound_ns > self._pool.most_ns:  # no plan adds so much: the excess does
-            return Decomposed(kept=None, timeline=None, bound_ns=self._pool.most_ns, is_infeasible=True)
+            yield Decomposed(kept=None, timeline=None, bound_ns=self._pool.most_ns, is_infeasible=True)
+            return
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+        yield best
         for parts in _FILLS:
             _fill(pool, relaxed, parts)
-            relaxed = _relax(pool, budget_bytes, host_budget_bytes, gap=gap, deadline=deadline)
+            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            found = self._plan(relaxed, budget_bytes, host_budget_bytes, bound_ns)
-            best = _cheaper(best, found)
+            best = _cheaper(best, self._plan(relaxed, budget_bytes, bound_ns))
+            yield best
             if best.timeline is None or best.timeline.added_ns * (1 - gap) <= bound_ns:
                 break
             if time.monotonic() > deadline:
                 break
-        return best
 
     def lowest_peak(
-        self, peak_bytes: int, bound_bytes: int, *, host_budget_bytes: int, deadline: float
+        self, peak_bytes: int, bound_bytes: int, *, deadline: float, enough_bytes: int = 0
     ) -> tuple[Decomposed | None, int]:
         """The plan found with the lowest peak, if any is below one already known, and a bound for every plan.
 
         Args:
             peak_bytes: the lowest known.
             bound_bytes: a bound already known.
-            host_budget_bytes: limit on the host.
             deadline: of `time.monotonic`.
+            enough_bytes: a plan that peaks at no more will do.
         """
         best = None
         low_bytes = bound_bytes  # below it, or at it, nothing was found
-        while peak_bytes - low_bytes > _PEAK_TOLERANCE * peak_bytes and time.monotonic() < deadline:
+        while peak_bytes - low_bytes > _PEAK_TOLERANCE * peak_bytes and peak_bytes > enough_bytes:
+            if time.monotonic() > deadline:
+                break
             middle_bytes = (low_bytes + peak_bytes) // 2
-            found = self.solve(
-                middle_bytes, host_budget_bytes=host_budget_bytes, gap=_PEAK_GAP, deadline=deadline
-            )
+            found = self.solve(middle_bytes, gap=_PEAK_GAP, deadline=deadline)
             if found.timeline is not None:
                 best, peak_bytes = found, found.timeline.peak_bytes
             else:
@@ -148,12 +154,12 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _plan(self, relaxed: Relaxed, budget_bytes: int, host_budget_bytes: int, bound_ns: int) -> Decomposed:
+    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int) -> Decomposed:
         forward_bytes = window_bytes = budget_bytes
         for correction in range(_CORRECTIONS):
             found = [
-                self._simulated(chosen.options, bound_ns)
-                for chosen in self._assemble(relaxed, forward_bytes, window_bytes, host_budget_bytes)
+                self._simulated(chosen.options, budget_bytes, bound_ns)
+                for chosen in self._assemble(relaxed, forward_bytes, window_bytes)
             ]
             if not found:
                 break
@@ -166,21 +172,18 @@ class ChainSolver:
             window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
         return Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
-    def _simulated(self, chosen: Sequence[Option], bound_ns: int) -> Decomposed:
+    def _simulated(self, chosen: Sequence[Option], budget_bytes: int, bound_ns: int) -> Decomposed:
         kept = set(self._problem.must_keep | self._shared)
         offloaded: set[int] = set()
         for cell, option in zip(self._chain.cells, chosen, strict=True):
             kept.update(cell.tensors[place] for place in option.kept)
             offloaded.update(cell.tensors[place] for place in option.offloaded)
-        timeline = simulate(self._problem, kept, offloaded=offloaded)
-        return Decomposed(
-            kept=frozenset(kept), offloaded=frozenset(offloaded), timeline=timeline, bound_ns=bound_ns
-        )
+        timeline = with_best_staging(self._problem, kept, offloaded, budget_bytes)
+        return Decomposed(kept=frozenset(kept), timeline=timeline, bound_ns=bound_ns)
 
-    def _assemble(
-        self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, host_budget_bytes: int
-    ) -> tuple[Assembled, ...]:
+    def _assemble(self, relaxed: Relaxed, forward_bytes: int, window_bytes: int) -> tuple[Assembled, ...]:
         """The cheapest plans that the options allow: once one is found, only better ones are looked for, but all."""
+        link = self._problem.link
 
         def within(slack_ns: float) -> tuple[Assembled, ...]:
             return assemble(
@@ -188,10 +191,10 @@ class ChainSolver:
                 relaxed.columns,
                 forward_budget_bytes=forward_bytes,
                 window_budget_bytes=window_bytes,
-                host_budget_bytes=host_budget_bytes,
+                host_budget_bytes=link.budget_bytes if link else 0,
                 slack_ns=slack_ns,
                 grain_ns=self._grain_ns,
-                most=_CANDIDATES if self._problem.link else 1,
+                most=_CANDIDATES if link else 1,
             )
 
         for slack in _SLACKS:
@@ -218,8 +221,8 @@ def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
     return replace(best, bound_ns=bound_ns)
 
 
-def _relax(pool: Pool, budget_bytes: int, host_budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
-    return Master(pool, budget_bytes, host_budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
+    return Master(pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
 
 
 def _fill(pool: Pool, relaxed: Relaxed, parts: int) -> None:

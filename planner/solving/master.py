@@ -86,11 +86,20 @@ class Pool:
         templates: by name, as the cells name them.
         replay_ns, copy_ns: of all ops, and of all tensors that may lie on the host.
         size_bytes: of all tensors.
+        host_budget_bytes: what the host has room for.
     """
 
     def __init__(
-        self, chain: Chain, templates: Mapping[int, Template], *, replay_ns: int, copy_ns: int, size_bytes: int
+        self,
+        chain: Chain,
+        templates: Mapping[int, Template],
+        *,
+        replay_ns: int,
+        copy_ns: int,
+        size_bytes: int,
+        host_budget_bytes: int,
     ) -> None:
+        self.host_budget_bytes = host_budget_bytes
         self.chain = chain
         self.templates = templates
         self.most_ns = replay_ns + 2 * copy_ns  # no plan adds more
@@ -169,10 +178,9 @@ class Relaxed:
 class Master:
     """The linear program for one budget; options found are added to the pool."""
 
-    def __init__(self, pool: Pool, budget_bytes: int, host_budget_bytes: int) -> None:
+    def __init__(self, pool: Pool, budget_bytes: int) -> None:
         self._pool = pool
         self._unit_ns = max(1, pool.most_ns) / _TIME_PARTS
-        self._host_budget_bytes = host_budget_bytes
         self._cells = pool.chain.cells
         self._last = len(self._cells) - 1
         self._lp = pywraplp.Solver.CreateSolver("CLP")
@@ -219,7 +227,7 @@ class Master:
         demanded = self._lp.NumVar(0, infinity, "R")
         self._demanded = self._lp.Constraint(0, 0)
         self._demanded.SetCoefficient(demanded, 1)
-        self._host = self._lp.Constraint(-infinity, self._host_budget_bytes / _GB)
+        self._host = self._lp.Constraint(-infinity, self._pool.host_budget_bytes / _GB)
         self._leave = [self._lp.Constraint(0, 0) for _ in self._cells]
         self._return = [self._lp.Constraint(0, 0) for _ in self._cells]
         self._out = [self._lp.Constraint(-infinity, left / self._unit_ns) for left in chain.forward_left_ns]

@@ -43,7 +43,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from planner.costs.link import host_bytes
+from planner.link import host_bytes
 from planner.problem import Problem, Tensor
 from planner.simulation.liveness import Point
 
@@ -130,7 +130,7 @@ class RetentionModel:
         ]
         self._at_least_one(*(literal for literal in differs if not _is_zero(literal)))
 
-    def add_link(self, host_budget_bytes: int) -> Any:
+    def add_link(self) -> Any:
         """[Out], [Back] and [Host]; returns F + B, or 0 where nothing may leave."""
         movable = [tensor for tensor in self.problem.tensors if tensor.packing is not None]
         link = self.problem.link
@@ -157,7 +157,7 @@ class RetentionModel:
         least_ns = min(ns for _, ns in copies)
         for tensor in movable:
             self.cp.add(back_wait >= least_ns * self._host[tensor.index])
-        self.cp.add(sum(host_bytes(t.size_bytes) * self._host[t.index] for t in movable) <= host_budget_bytes)
+        self.cp.add(sum(host_bytes(t.size_bytes) * self._host[t.index] for t in movable) <= link.budget_bytes)
         return out_wait + back_wait
 
     def largest_peak(self) -> Any:

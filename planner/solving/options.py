@@ -11,11 +11,11 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from planner.costs.link import host_bytes
+from planner.link import host_bytes
 from planner.problem import Problem
-from planner.simulation.liveness import Point, Timeline, demand_schedule, simulate, timeline_of
-from planner.simulation.transfers import ideal_traffic
+from planner.simulation.liveness import Point, Timeline, ideal_timeline, simulate
 from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
+from planner.solving.interruptible import run
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
 
 # CP-SAT optimizes integers: prices are in 1/1000 ns, and a peak is counted in units of 64 KiB, rounded down.
@@ -237,7 +237,7 @@ class Template:
             return max(0, relief)
         model.cp.maximize(relief)
         solver = _solver()
-        status = solver.solve(model.cp)
+        status = run(solver, model.cp)
         if status == cp_model.INFEASIBLE:
             return 0
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -303,7 +303,7 @@ class Template:
                     cost += math.floor(_NS_PARTS * price * _PEAK_UNIT_BYTES) * peaks[-1][1]
             model.cp.minimize(cost)
             solver = _solver()
-            status = solver.solve(model.cp)
+            status = run(solver, model.cp)
             if status == cp_model.INFEASIBLE:
                 return None
             if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -351,7 +351,7 @@ class Template:
             }[part]
             if size_bytes <= limit_bytes:
                 continue
-            timeline = _ideal(local, option.kept | _given(local), option.offloaded)
+            timeline = ideal_timeline(local.problem, option.kept | _given(local), option.offloaded)
             before, after = _split(timeline, local)
             watched = {_Part.ALL: before + after, _Part.BEFORE: before, _Part.AFTER: after}[part]
             highest = max(watched, key=lambda moment: moment[1])[0]
@@ -359,11 +359,9 @@ class Template:
             moments[highest] = None
         return is_new
 
-    def _measure(
-        self, kept: frozenset[int], offloaded: frozenset[int], entering: Demand, leaving: Demand
-    ) -> Option:
+    def _measure(self, kept: frozenset[int], offloaded: frozenset[int], entering: Demand, leaving: Demand) -> Option:
         local, _ = self._local(entering, leaving)
-        timeline = _ideal(local, kept, offloaded)
+        timeline = ideal_timeline(local.problem, kept, offloaded)
         counted = frozenset(index for index in kept if index < local.owned)
         here = counted - offloaded
         held_bytes = sum(local.problem.tensors[index].size_bytes for index in here)
@@ -415,12 +413,6 @@ def _moving_ns(prices: Prices, local: LocalProblem, index: int) -> float:
     out = prices.out + (0.0 if index in local.packed_before else prices.out_inside)
     back = prices.back + (prices.back_inside if tensor.uses else 0.0)
     return copy_ns * (out + back) + host_bytes(tensor.size_bytes) * prices.host
-
-
-def _ideal(local: LocalProblem, kept: frozenset[int], offloaded: frozenset[int]) -> Timeline:
-    """The cell's memory when copies take no time."""
-    schedule = demand_schedule(local.problem, kept)
-    return timeline_of(local.problem, kept, schedule, ideal_traffic(local.problem, kept, offloaded, schedule))
 
 
 def _given(local: LocalProblem) -> frozenset[int]:

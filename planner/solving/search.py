@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,9 +9,11 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from planner.problem import Problem
-from planner.simulation.liveness import Point, Timeline, replayed_ops, simulate
-from planner.solving.decomposition import ChainSolver
-from planner.solving.model import RetentionModel, replay_windows
+from planner.simulation.liveness import Point, Retained, Timeline, ideal_timeline, replayed_ops, retained
+from planner.solving.decomposition import ChainSolver, Decomposed
+from planner.solving.interruptible import SolverInterrupted, run
+from planner.solving.model import RetentionModel, Windows, replay_windows
+from planner.solving.staging import with_best_staging
 
 _SEED = 20_260_101
 # Moments added per round: enough that a repeated structure is covered in few rounds, few enough that the model stays
@@ -21,11 +22,13 @@ _MOMENTS_PER_ROUND = 16
 # Solving the full linear relaxation and branching on it proves the bound: the relaxation of this model is tight (32
 # Llama blocks: within 0.04% after 4 s, where the default search had none after 20 s). The default one finds plans.
 _SUBSOLVERS = ("max_lp", "default_lp")
-# How soon Ctrl-C is noticed.
-_INTERRUPT_LATENCY_S = 0.1
 # One worker that takes turns between the strategies: the answer does not depend on the machine's cores or load, unless
 # the time limit ends it.
 _WORKERS = 1
+# How often a plan for less than the budget is looked for when what copies hold on their way is over it.
+_CORRECTIONS = 6
+# How many plans that cost more than the model thinks are excluded one by one.
+_EXCLUSIONS = 200
 
 
 class Status(StrEnum):
@@ -52,8 +55,8 @@ class Solution:
     status: Status
     kept: frozenset[int] | None
     timeline: Timeline | None
-    bound_ns: int  # no plan within the budget replays for less
-    gap: float  # (recompute − bound) / recompute
+    bound_ns: int  # no plan within the budget adds less
+    gap: float  # (added − bound) / added
     wall_s: float
 
 
@@ -66,13 +69,33 @@ class LowestPeak:
     bound_bytes: int
 
 
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended a search.
+
+    Args:
+        solution: what was found and proven until then.
+    """
+
+    def __init__(self, solution: Solution) -> None:
+        super().__init__()
+        self.solution = solution
+
+
 @dataclass(slots=True)
 class _Incumbent:
-    """The best plan so far by some measure, and the moments the model must know."""
+    """The best plan so far by some measure, what is proven of all plans, and the moments the model must know.
+
+    Attributes:
+        measure: the best plan has the smallest.
+        bound: no plan has less of what the measure counts first.
+        is_infeasible: no plan fits the budget.
+    """
 
     measure: Callable[[Timeline], tuple[int, int]]
     kept: frozenset[int] | None = None
     timeline: Timeline | None = None
+    bound: int = 0
+    is_infeasible: bool = False
     moments: dict[Point, None] = field(default_factory=dict)
 
     def offer(self, kept: frozenset[int], timeline: Timeline) -> None:
@@ -85,7 +108,7 @@ def solve(
     *,
     budget_bytes: int,
     limits: Limits,
-    known: Iterable[frozenset[int]] = (),
+    known: Iterable[Retained] = (),
     chain: ChainSolver | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Solution:
@@ -98,98 +121,231 @@ def solve(
         problem: the step.
         budget_bytes: limit on the bytes alive at any moment.
         limits: time and tolerance.
-        known: sets of kept tensors to start from, such as those of baselines.
+        known: plans to start from, such as those of baselines.
         chain: of the same problem, if it is one; see `planner.solving.decomposition.chain_solver`.
         report: called with a line of progress.
+
+    Raises:
+        SearchInterrupted: Ctrl-C was pressed; it has the solution so far.
     """
     started = time.monotonic()
-    deadline = started + limits.time_s
-    best = _Incumbent(measure=lambda timeline: (timeline.recompute_ns, timeline.peak_bytes))
-    bound_ns, is_infeasible = 0, _fixed_peak(problem) > budget_bytes
-    if not is_infeasible:
-        for kept in (saved(problem), *known):
-            timeline = simulate(problem, kept)
-            if timeline.peak_bytes <= budget_bytes:
-                best.offer(kept, timeline)
-        if chain is not None and not _is_proven(best, bound_ns, limits):
-            found = chain.solve(budget_bytes, gap=limits.gap, deadline=deadline)
-            bound_ns, is_infeasible = found.bound_ns, found.is_infeasible
-            if found.kept is not None and found.timeline is not None:
-                best.offer(found.kept, found.timeline)
-                report(_progress(found.timeline, bound_ns))
-            if is_infeasible and best.timeline is not None:
-                raise AssertionError("the bound excludes every plan, but one that fits is known")
-        # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
-        _add_violations(best.moments, simulate(problem, saved(problem)), budget_bytes)
+    best = _Incumbent(measure=lambda timeline: (timeline.added_ns, timeline.peak_bytes))
+
+    def conclusion() -> Solution:
+        return _conclude(problem, best, limits, time.monotonic() - started)
+
+    try:
+        _search(problem, best, budget_bytes, limits, started + limits.time_s, known, chain, report)
+        return conclusion()
+    except KeyboardInterrupt as interrupt:
+        raise SearchInterrupted(conclusion()) from interrupt
+
+
+def _search(
+    problem: Problem,
+    best: _Incumbent,
+    budget_bytes: int,
+    limits: Limits,
+    deadline: float,
+    known: Iterable[Retained],
+    chain: ChainSolver | None,
+    report: Callable[[str], None],
+) -> None:
+    """Better the plan and the bound until they meet or time is over."""
+    best.is_infeasible = _fixed_peak(problem) > budget_bytes
+    if best.is_infeasible:
+        return
+    for plan in (_everything(problem), *known):
+        if plan.timeline.peak_bytes <= budget_bytes:
+            best.offer(plan.kept, plan.timeline)
+    if chain is not None and not _is_proven(best, limits):
+        _decompose(best, budget_bytes, limits, deadline, chain, report)
+    # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
+    _add_violations(best.moments, _everything(problem).timeline, budget_bytes)
     windows = replay_windows(problem)
-    is_strict = False
-    while not is_infeasible and not _is_proven(best, bound_ns, limits) and deadline > time.monotonic():
-        model = RetentionModel(problem, windows, is_strict=is_strict)
-        model.cp.minimize(model.replay_ns)
-        solver = _solver(limits, deadline)
-        status = _run(model, solver, best, budget_bytes)
+    flat = _Flat(problem, windows, best, limits, deadline, budget_bytes, report)
+    flat.prove()
+    if problem.link is not None:
+        flat.make_room()
+        flat.exclude()
+
+
+def _decompose(
+    best: _Incumbent,
+    budget_bytes: int,
+    limits: Limits,
+    deadline: float,
+    chain: ChainSolver,
+    report: Callable[[str], None],
+) -> None:
+    """What the chain's solver finds and proves."""
+    found: Decomposed | None = None
+    for found in chain.improve(budget_bytes, gap=limits.gap, deadline=deadline):
+        best.bound, best.is_infeasible = found.bound_ns, found.is_infeasible
+        if found.kept is not None and found.timeline is not None:
+            best.offer(found.kept, found.timeline)
+    if found is not None and found.timeline is not None:
+        report(_progress(found.timeline, found.bound_ns))
+    if best.is_infeasible and best.timeline is not None:
+        raise AssertionError("the bound excludes every plan, but one that fits is known")
+
+
+@dataclass(slots=True)
+class _Flat:
+    """The search with one model of the whole problem, its limits, and what it betters."""
+
+    problem: Problem
+    windows: Windows
+    best: _Incumbent
+    limits: Limits
+    deadline: float
+    budget_bytes: int
+    report: Callable[[str], None]
+    is_strict: bool = False
+    excluded: list[Retained] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to do, and time for it."""
+        is_settled = self.best.is_infeasible or _is_proven(self.best, self.limits)
+        return not is_settled and self.deadline > time.monotonic()
+
+    def prove(self) -> None:
+        """Solve with ever more moments until the model's plan fits: with copies as it takes them, that is exact."""
+        while self.is_open:
+            tried = self._solve(self.budget_bytes, is_bound=True)
+            if tried is None or not self._learn(tried, self.budget_bytes):
+                break
+
+    def make_room(self) -> None:
+        """Solve for less than the budget until what copies hold on their way fits too."""
+        limit_bytes = self.budget_bytes
+        for _ in range(_CORRECTIONS):
+            if not self.is_open:
+                return
+            tried = self._solve(limit_bytes, is_bound=False)
+            if tried is None:
+                return
+            excess_bytes = tried.timeline.peak_bytes - self.budget_bytes
+            if not self._learn(tried, limit_bytes):
+                if excess_bytes <= 0:
+                    return
+                limit_bytes -= excess_bytes
+
+    def exclude(self) -> None:
+        """Exclude, one after the other, the plans that cost more than the model thinks, or do not fit."""
+        for _ in range(_EXCLUSIONS):
+            if not self.is_open:
+                return
+            tried = self._solve(self.budget_bytes, is_bound=True)
+            if tried is None:
+                return
+            if not self._learn(tried, self.budget_bytes):
+                self.excluded.append(tried)
+
+    def _solve(self, limit_bytes: int, *, is_bound: bool) -> Retained | None:
+        """The model's plan, offered if it fits; None if there is none. Where the limit is the budget, its bound holds.
+
+        Raises:
+            SolverInterrupted: Ctrl-C was pressed; what was found is taken.
+        """
+        model = RetentionModel(self.problem, self.windows, is_strict=self.is_strict)
+        for plan in self.excluded:
+            model.forbid(plan.kept, plan.timeline.traffic.offloaded)
+        model.cp.minimize(model.replay_ns + model.add_link())
+        solver = _solver(self.limits, self.deadline)
+        try:
+            status = _run(model, solver, self.best, limit_bytes)
+        except SolverInterrupted as interrupt:
+            self._take(model, solver, interrupt.status, is_bound=is_bound)
+            raise
+        return self._take(model, solver, status, is_bound=is_bound)
+
+    def _take(
+        self, model: RetentionModel, solver: cp_model.CpSolver, status: int, *, is_bound: bool
+    ) -> Retained | None:
         if status == cp_model.INFEASIBLE:
-            is_infeasible = best.timeline is None
-            break
-        bound_ns = max(bound_ns, round(solver.best_objective_bound))
+            if is_bound and self.best.timeline is None:
+                self.best.is_infeasible = True
+            elif is_bound:  # all plans but the excluded ones, of which the best is known
+                assert self.best.timeline is not None
+                self.best.bound = self.best.timeline.added_ns
+            return None
+        if is_bound:
+            # Excluded plans cost what they cost: none of those that fit is better than the best.
+            self.best.bound = max(self.best.bound, round(solver.best_objective_bound))
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            break
+            return None
         kept = model.kept(solver)
-        timeline = simulate(problem, kept)
-        report(f"{len(best.moments)} moments watched: {_progress(timeline, bound_ns)}")
-        if timeline.peak_bytes <= budget_bytes:
-            best.offer(kept, timeline)
-            break
-        if not _add_violations(best.moments, timeline, budget_bytes):
-            if is_strict:
+        timeline = with_best_staging(self.problem, kept, model.offloaded(solver), self.budget_bytes)
+        if timeline.peak_bytes <= self.budget_bytes:
+            self.best.offer(kept, timeline)
+        self.report(f"{len(self.best.moments)} moments watched: {_progress(timeline, self.best.bound)}")
+        return Retained(kept=kept, timeline=timeline)
+
+    def _learn(self, tried: Retained, limit_bytes: int) -> bool:
+        """Learn the moments at which a plan is over the limit whatever the copies take; say whether it was."""
+        ideal = ideal_timeline(self.problem, tried.kept, tried.timeline.traffic.offloaded)
+        if ideal.peak_bytes <= limit_bytes:
+            return False
+        if not _add_violations(self.best.moments, ideal, limit_bytes):
+            if self.is_strict:
+                if self.problem.link is not None:
+                    return False
                 raise AssertionError("the strict model allows a moment over budget that it knows")
-            is_strict = True
-    return _conclude(problem, best, bound_ns, is_infeasible, limits, time.monotonic() - started)
+            self.is_strict = True
+        return True
 
 
 def lowest_peak(
     problem: Problem,
     *,
     limits: Limits,
-    known: Iterable[frozenset[int]] = (),
+    known: Iterable[Retained] = (),
     chain: ChainSolver | None = None,
+    enough_bytes: int = 0,
 ) -> LowestPeak:
     """The plan with the smallest peak, whatever it replays, and a bound below which no plan can get.
 
     Args:
         problem: the step.
         limits: time; the tolerance is not used.
-        known: sets of kept tensors to start from.
+        known: plans to start from.
         chain: of the same problem, if it is one.
+        enough_bytes: a plan that peaks at no more will do.
     """
     deadline = time.monotonic() + limits.time_s
-    best = _Incumbent(measure=lambda timeline: (timeline.peak_bytes, timeline.recompute_ns))
-    for kept in (saved(problem), *known):
-        best.offer(kept, simulate(problem, kept))
+    best = _Incumbent(measure=lambda timeline: (timeline.peak_bytes, timeline.added_ns))
+    for plan in (_everything(problem), *known):
+        best.offer(plan.kept, plan.timeline)
     assert best.timeline is not None
     assert best.kept is not None
     bound_bytes = _fixed_peak(problem)
     if chain is not None:
-        found, bound_bytes = chain.lowest_peak(best.timeline.peak_bytes, bound_bytes, deadline=deadline)
+        found, bound_bytes = chain.lowest_peak(
+            best.timeline.peak_bytes, bound_bytes, deadline=deadline, enough_bytes=enough_bytes
+        )
         if found is not None and found.kept is not None and found.timeline is not None:
             best.offer(found.kept, found.timeline)
-    for kept in (saved(problem), *known):
-        _add_violations(best.moments, simulate(problem, kept), bound_bytes)
+    for plan in (_everything(problem), *known):
+        _add_violations(best.moments, plan.timeline, bound_bytes)
     windows = replay_windows(problem)
-    while bound_bytes < best.timeline.peak_bytes and deadline > time.monotonic():
+    while max(bound_bytes, enough_bytes) < best.timeline.peak_bytes and deadline > time.monotonic():
         model = RetentionModel(problem, windows, is_strict=True)
         peak_bytes = model.largest_peak()
+        model.add_link()
         model.cp.minimize(peak_bytes)
         solver = _solver(limits, deadline)
         if _run(model, solver, best, peak_bytes) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             break
         bound_bytes = max(bound_bytes, round(solver.best_objective_bound))
         kept = model.kept(solver)
-        timeline = simulate(problem, kept)
-        best.offer(kept, timeline)
+        offloaded = model.offloaded(solver)
+        best.offer(kept, with_best_staging(problem, kept, offloaded, bound_bytes))
+        ideal = ideal_timeline(problem, kept, offloaded)
         reached_bytes = solver.value(peak_bytes)  # exact; the objective value is a float
-        is_new = _add_violations(best.moments, timeline, reached_bytes)
-        if not is_new and timeline.peak_bytes > reached_bytes:
+        is_new = _add_violations(best.moments, ideal, reached_bytes)
+        if not is_new and not offloaded and ideal.peak_bytes > reached_bytes:
             raise AssertionError("the strict model gets less at a moment that it knows than the simulation does")
         if not is_new:
             break
@@ -197,8 +353,9 @@ def lowest_peak(
 
 
 def _progress(timeline: Timeline, bound_ns: int) -> str:
+    waits = f" and waits {timeline.stall_ns / 1e6:.2f} ms for the host link" if timeline.traffic.offloaded else ""
     return (
-        f"replays {timeline.recompute_ns / 1e6:.2f} ms, at least {bound_ns / 1e6:.2f} ms needed, "
+        f"replays {timeline.recompute_ns / 1e6:.2f} ms{waits}, at least {bound_ns / 1e6:.2f} ms needed, "
         f"peak {timeline.peak_bytes / 1e9:.3f} GB"
     )
 
@@ -206,6 +363,10 @@ def _progress(timeline: Timeline, bound_ns: int) -> str:
 def saved(problem: Problem) -> frozenset[int]:
     """What autograd keeps without a plan."""
     return frozenset(tensor.index for tensor in problem.tensors if tensor.uses)
+
+
+def _everything(problem: Problem) -> Retained:
+    return retained(problem, saved(problem))
 
 
 def _fixed_peak(problem: Problem) -> int:
@@ -217,26 +378,7 @@ def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, lim
     """Solve with the known moments. No hint is given: with one, the proof took 2 to 10 times as long (Llama-3-8B)."""
     for moment in best.moments:
         model.add_moment(moment, limit_bytes)
-    return _solve_interruptibly(solver, model.cp)
-
-
-def _solve_interruptibly(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
-    """The solver's status. It runs in a thread, so that Ctrl-C reaches Python while it works.
-
-    The thread is waited for by its future: an interrupted `Thread.join` with a timeout takes a running thread for
-    finished (CPython 3.11), and a solver that outlives the interpreter aborts the process.
-    """
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        status = executor.submit(solver.solve, model)
-        try:
-            while not status.done():
-                wait([status], _INTERRUPT_LATENCY_S)
-        except BaseException:
-            while not status.done():  # more than once: a search that has not begun cannot be stopped
-                solver.stop_search()
-                wait([status], _INTERRUPT_LATENCY_S)
-            raise
-    return int(status.result())
+    return run(solver, model.cp)
 
 
 def _solver(limits: Limits, deadline: float) -> cp_model.CpSolver:
@@ -269,8 +411,8 @@ def _add_violations(moments: dict[Point, None], timeline: Timeline, limit_bytes:
     return len(moments) > before
 
 
-def _is_proven(best: _Incumbent, bound_ns: int, limits: Limits) -> bool:
-    return best.timeline is not None and best.timeline.recompute_ns * (1 - limits.gap) <= bound_ns
+def _is_proven(best: _Incumbent, limits: Limits) -> bool:
+    return best.timeline is not None and best.timeline.added_ns * (1 - limits.gap) <= best.bound
 
 
 def without_idle_anchors(problem: Problem, kept: frozenset[int]) -> frozenset[int]:
@@ -279,15 +421,13 @@ def without_idle_anchors(problem: Problem, kept: frozenset[int]) -> frozenset[in
     return frozenset(tensor for tensor in kept if problem.tensors[tensor].uses or tensor in read)
 
 
-def _conclude(
-    problem: Problem, best: _Incumbent, bound_ns: int, is_infeasible: bool, limits: Limits, wall_s: float
-) -> Solution:
+def _conclude(problem: Problem, best: _Incumbent, limits: Limits, wall_s: float) -> Solution:
     if best.timeline is None:
-        status = Status.INFEASIBLE if is_infeasible else Status.UNKNOWN
-        return Solution(status=status, kept=None, timeline=None, bound_ns=bound_ns, gap=1.0, wall_s=wall_s)
+        status = Status.INFEASIBLE if best.is_infeasible else Status.UNKNOWN
+        return Solution(status=status, kept=None, timeline=None, bound_ns=best.bound, gap=1.0, wall_s=wall_s)
     assert best.kept is not None
-    cost_ns = best.timeline.recompute_ns
-    bound_ns = min(bound_ns, cost_ns)
+    cost_ns = best.timeline.added_ns
+    bound_ns = min(best.bound, cost_ns)
     gap = (cost_ns - bound_ns) / cost_ns if cost_ns else 0.0
     return Solution(
         status=Status.OPTIMAL if gap <= limits.gap else Status.FEASIBLE,

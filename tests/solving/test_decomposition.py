@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +12,11 @@ from planner.blocks import block_levels
 from planner.device import load_device
 from planner.graph import modules
 from planner.problem import Problem, ReplayOp, Tensor, build_problem
-from planner.simulation.liveness import simulate
+from planner.simulation.liveness import Retained, retained, simulate
+from planner.solving import decomposition
 from planner.solving.cells import cut
 from planner.solving.decomposition import ChainSolver, Decomposed, chain_solver
-from planner.solving.search import Limits, Status, lowest_peak, saved, solve
+from planner.solving.search import Limits, SearchInterrupted, Status, lowest_peak, saved, solve
 from planner.spec import from_mapping
 from planner.tracing import prepare, trace
 from tests.problems import ChainProblem, all_plans, chain_problems
@@ -105,14 +107,14 @@ def test_more_budget_never_costs_more_when_the_former_plan_is_known(made: ChainP
     problem = made.problem
     chain = ChainSolver(problem, cut(problem, made.starts))
     peaks = [peak for peak, _ in outcomes(problem)]
-    known: list[frozenset[int]] = []
+    known: list[Retained] = []
     costs_ns = []
     for part in range(11):
         budget = peaks[0] + (max(peaks) - peaks[0]) * part // 10
         solution = solve(problem, budget_bytes=budget, limits=Limits(gap=0.05), known=known, chain=chain)
         assert solution.timeline is not None
         assert solution.kept is not None
-        known = [solution.kept | problem.must_keep]
+        known = [retained(problem, solution.kept | problem.must_keep)]
         costs_ns.append(solution.timeline.recompute_ns)
 
     assert sorted(costs_ns, reverse=True) == costs_ns
@@ -305,3 +307,30 @@ def test_a_small_llama_costs_what_the_flat_model_proves(llama: tuple[Problem, Ch
     assert (flat.timeline is None) == (decomposed.timeline is None)
     if flat.timeline is not None and decomposed.timeline is not None:
         assert flat.timeline.recompute_ns == decomposed.timeline.recompute_ns
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_interrupted_search_keeps_what_it_had(
+    llama: tuple[Problem, ChainSolver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, chain = llama
+    lowest = max(*problem.base_bytes, problem.optimizer_peak_bytes)
+    budget = (lowest + simulate(problem, saved(problem)).peak_bytes) // 2
+    grown = list(chain.improve(budget, gap=0.0, deadline=time.monotonic() + 60))
+    fill = decomposition._fill
+    fillings = 0
+
+    def interrupted(*arguments: Any) -> None:
+        nonlocal fillings
+        fillings += 1
+        if fillings == len(decomposition._FILLS):
+            raise KeyboardInterrupt
+        fill(*arguments)
+
+    monkeypatch.setattr(decomposition, "_fill", interrupted)
+    with pytest.raises(SearchInterrupted) as caught:
+        solve(problem, budget_bytes=budget, limits=EXACT, chain=chain)
+
+    solution = caught.value.solution
+    assert grown[-2].timeline == solution.timeline is not None
+    assert 0 < grown[-2].bound_ns == solution.bound_ns

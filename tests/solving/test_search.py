@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.problem import Problem
-from planner.simulation.liveness import simulate
-from planner.solving.search import Limits, Status, _solve_interruptibly, lowest_peak, saved, solve
+from planner.simulation.liveness import retained, simulate
+from planner.solving import search
+from planner.solving.interruptible import SolverInterrupted, run
+from planner.solving.search import Limits, SearchInterrupted, Status, lowest_peak, saved, solve
 from tests.problems import all_plans, problems, run_slowly
 from tests.simulation.test_liveness import chain, simulate_or_none
 
@@ -110,7 +112,7 @@ def test_a_known_plan_is_the_answer_when_time_is_out() -> None:
     problem = chain((1, 2, 4, 8))
     known = frozenset({0, 2})
 
-    solution = solve(problem, budget_bytes=14, limits=Limits(time_s=0.0), known=[known])
+    solution = solve(problem, budget_bytes=14, limits=Limits(time_s=0.0), known=[retained(problem, known)])
 
     assert known == solution.kept
     assert Status.FEASIBLE == solution.status
@@ -130,7 +132,7 @@ class SlowToStop:
         assert self.told.wait(10)
         time.sleep(0.3)
         self.is_finished = True
-        return 0
+        return 7
 
     def stop_search(self) -> None:
         self.told.set()
@@ -141,8 +143,49 @@ def test_an_interrupt_waits_for_the_solver_to_stop() -> None:
     timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
     timer.start()
 
-    with pytest.raises(KeyboardInterrupt):
-        _solve_interruptibly(solver, cast(Any, None))
+    with pytest.raises(SolverInterrupted) as caught:
+        run(solver, cast(Any, None))
 
+    assert 7 == caught.value.status
     assert solver.is_finished
     timer.join()
+
+
+def interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_any_search_leaves_the_known_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "replay_windows", interrupt)
+    problem, known = chain((1, 2, 4, 8)), frozenset({0, 2})
+
+    with pytest.raises(SearchInterrupted) as caught:
+        solve(problem, budget_bytes=14, limits=EXACT, known=[retained(problem, known)])
+
+    assert (known, 0, 1.0) == (caught.value.solution.kept, caught.value.solution.bound_ns, caught.value.solution.gap)
+    with pytest.raises(KeyboardInterrupt):  # which is what who does not know of plans expects
+        solve(chain((1, 2, 4, 8)), budget_bytes=14, limits=EXACT)
+
+
+def test_an_interrupt_without_any_plan_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "replay_windows", interrupt)
+
+    with pytest.raises(SearchInterrupted) as caught:
+        solve(chain((1, 2, 4, 8)), budget_bytes=14, limits=EXACT)
+
+    assert (Status.UNKNOWN, None) == (caught.value.solution.status, caught.value.solution.kept)
+
+
+def test_an_interrupted_solver_is_asked_for_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(solver: Any, model: Any) -> int:
+        raise SolverInterrupted(run(solver, model))
+
+    problem = chain((1, 2, 4, 8))
+    monkeypatch.setattr(search, "run", stopped)
+
+    with pytest.raises(SearchInterrupted) as caught:
+        solve(problem, budget_bytes=14, limits=EXACT, known=[retained(problem, frozenset({0, 2}))])
+
+    solution = caught.value.solution
+    assert solution.timeline is not None
+    assert (10, 10, Status.OPTIMAL) == (solution.timeline.recompute_ns, solution.bound_ns, solution.status)

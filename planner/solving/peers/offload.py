@@ -10,8 +10,8 @@ Left out: that copies take memory bandwidth from the computation beside them, an
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from planner.costs.link import Staging
 from planner.graph import OUTSIDE, OpGraph, saved_tensors, values
+from planner.link import Staging
 from planner.problem import Packing, Problem
 from planner.simulation.liveness import demand_schedule, region_schedule, simulate
 from planner.simulation.transfers import Schedule
@@ -88,12 +88,18 @@ def _offloaded(
 ) -> Peer | None:
     read = {index for replays in schedule.values() for op in replays for index in problem.ops[op].reads}
     moved = [index for index in moved if problem.tensors[index].uses or index in read]
-    if not moved:
+    if not moved or problem.link is None:
         return None
-    limit_bytes = staging * max(problem.tensors[index].size_bytes for index in moved)
+    sizes_bytes = [problem.tensors[index].size_bytes for index in moved]
     timeline = simulate(
-        _packed(problem, graph, moved), kept, schedule, offloaded=frozenset(moved), staging=Staging(out_bytes=limit_bytes, back_bytes=limit_bytes)
+        _packed(problem, graph, moved),
+        kept,
+        schedule,
+        offloaded=frozenset(moved),
+        staging=Staging.of(sizes_bytes, out=staging, back=staging),
     )
+    if timeline.traffic.host_bytes > problem.link.budget_bytes:
+        return None
     return Peer(
         rule=rule,
         setting=f"{staging} may wait",

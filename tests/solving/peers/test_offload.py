@@ -26,7 +26,7 @@ def chain_of(count: int, *, size: int, ns: int, per_block: int = 1) -> list[Forw
 
 def test_a_link_as_fast_as_the_computation_hides_all_but_the_turn() -> None:
     graph, _ = step(chain_of(2, size=2000, ns=2000), backward_ns=2000)
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
 
     found = offload_all(problem, graph)
 
@@ -40,7 +40,7 @@ def test_a_link_as_fast_as_the_computation_hides_all_but_the_turn() -> None:
 
 def test_memory_is_free_between_the_copies() -> None:
     graph, _ = step(chain_of(4, size=2000, ns=4000), backward_ns=4000)
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
 
     found = offload_all(problem, graph, staging=1)
 
@@ -53,7 +53,7 @@ def test_memory_is_free_between_the_copies() -> None:
 
 def test_with_much_staging_a_slow_link_frees_little() -> None:
     graph, _ = step(chain_of(4, size=2000, ns=100), backward_ns=100)
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
 
     free, held = (offload_all(problem, graph, staging=staging) for staging in (16, 1))
 
@@ -69,14 +69,14 @@ def test_small_tensors_and_those_saved_outside_the_model_stay() -> None:
         Forward(name="aten.gelu.default", module="(outside)", sizes={"loss": 5000}, reads=("small",), saved=("loss",)),
     ]
     graph, _ = step(ops)
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
 
     assert offload_all(problem, graph) is None
 
 
 def test_block_inputs_leave_and_blocks_are_replayed_as_a_whole() -> None:
     graph, index = step(chain_of(6, size=2000, ns=3000, per_block=2), blocks=[f"layers.{i}" for i in range(3)])
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
 
     found = offload_block_inputs(problem, graph)
 
@@ -93,4 +93,4 @@ def test_block_inputs_leave_and_blocks_are_replayed_as_a_whole() -> None:
 def test_without_blocks_no_block_input_leaves() -> None:
     graph, _ = step(chain_of(2, size=2000, ns=1))
 
-    assert offload_block_inputs(build_problem(graph, UNIT_DEVICE), graph) is None
+    assert offload_block_inputs(build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9), graph) is None

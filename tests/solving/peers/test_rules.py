@@ -35,7 +35,7 @@ def model() -> list[Forward]:
 @pytest.fixture(scope="module")
 def everything() -> tuple[Problem, tuple[Peer, ...]]:
     graph, _ = step(model(), blocks=[f"layers.{block}" for block in range(3)], backward_ns=100)
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
     return problem, all_peers(problem, graph, limited_rules(problem, graph))
 
 
@@ -72,7 +72,7 @@ def test_no_rule_that_only_replays_beats_the_solver(everything: tuple[Problem, t
 
 def test_told_a_budget_a_rule_trusts_its_own_account() -> None:
     graph, _ = step(model(), blocks=[f"layers.{block}" for block in range(3)], backward_ns=100)
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
     top_bytes = simulate(problem, saved(problem)).peak_bytes
 
     found = [
@@ -89,7 +89,7 @@ def test_told_a_budget_a_rule_trusts_its_own_account() -> None:
 
 def test_a_model_without_blocks_still_has_peers() -> None:
     graph, _ = step(model())
-    problem = build_problem(graph, UNIT_DEVICE)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
 
     assert ["offload all"] == [peer.rule for peer in fixed_peers(problem, graph)]
     names = {rule.name for rule in limited_rules(problem, graph)}

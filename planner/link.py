@@ -8,10 +8,10 @@ _NS_PER_S = 1_000_000_000
 HOST_ALIGNMENT_BYTES = 256
 # Staging, unless a plan or a caller says otherwise: so many times the largest tensor that leaves. There is much room
 # early in forward, and little in backward.
-_STAGED_OUT = 8
-_STAGED_BACK = 2
-# The first tensors come back so many saved tensors before they are needed: most of a transformer's layer.
-PREFETCH_LEAD = 16
+STAGED_OUT = 16
+STAGED_BACK = 2
+# And the first tensors come back so many saved tensors before they are needed: about two layers of a transformer.
+LEAD = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +19,16 @@ class HostLink:
     """What moves tensors to the host and back: one copy at a time in each direction, and both directions at once.
 
     Left out: that copies slow the computation down by the memory bandwidth they take.
+
+    Attributes:
+        bytes_per_s: in each direction.
+        launch_ns: of each copy.
+        budget_bytes: what there is on the host.
     """
 
     bytes_per_s: float
-    launch_ns: int  # of each copy
+    launch_ns: int
+    budget_bytes: int
 
     def copy_ns(self, size_bytes: int) -> int:
         """Time of one copy in one direction."""
@@ -31,16 +37,25 @@ class HostLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """Bytes on the device that may be on their way to the host, and back before they are needed."""
+    """What of the device's memory copies may hold.
+
+    Attributes:
+        out_bytes: on their way to the host.
+        back_bytes: on their way back before they are needed.
+        lead: the first tensors begin to come back when that one is unpacked which was packed so many packings later.
+    """
 
     out_bytes: int
     back_bytes: int
+    lead: int
 
     @staticmethod
-    def of(sizes_bytes: Iterable[int]) -> "Staging":
-        """Staging for tensors of these sizes."""
+    def of(
+        sizes_bytes: Iterable[int], *, out: int = STAGED_OUT, back: int = STAGED_BACK, lead: int = LEAD
+    ) -> "Staging":
+        """Staging for tensors of these sizes: so many times the largest in each direction."""
         largest_bytes = max(sizes_bytes, default=0)
-        return Staging(out_bytes=_STAGED_OUT * largest_bytes, back_bytes=_STAGED_BACK * largest_bytes)
+        return Staging(out_bytes=out * largest_bytes, back_bytes=back * largest_bytes, lead=lead)
 
 
 def host_bytes(size_bytes: int) -> int:
