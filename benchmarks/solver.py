@@ -138,7 +138,8 @@ def text(found: dict[str, Any]) -> str:
         f"{found['smallest_peak_bytes'] / 1e9:.2f} GB (at least {found['smallest_peak_bound_bytes'] / 1e9:.2f}, "
         f"{found['smallest_peak_s']:.1f} s), everything saved {found['everything_saved_bytes'] / 1e9:.2f} GB; "
         f"traced in {found['trace_s']:.1f} s",
-        f"{'budget':>9} {'peak':>8} {'overhead':>9} {'gap':>7} {'solve':>8} {'memory':>8}  best peer within the budget",
+        f"{'budget':>9} {'peak':>8} {'overhead':>9} {'gap':>7} {'of step':>8} {'solve':>8} {'memory':>8} "
+        f"{'host':>9}  best peer within the budget",
     ]
     for row in found["rows"]:
         if row["overhead"] is None:
@@ -151,7 +152,8 @@ def text(found: dict[str, Any]) -> str:
         over = f"; over it when told: {', '.join(row['told_over_budget'])}" if row["told_over_budget"] else ""
         lines.append(
             f"{row['budget_bytes'] / 1e9:6.2f} GB {row['peak_bytes'] / 1e9:8.2f} {row['overhead']:9.2%} "
-            f"{row['gap']:7.2%} {row['gap_of_step'] or 0:7.2%} {row['solve_s']:6.1f} s {row['process_peak_bytes'] / 1e9:5.2f} GB  "
+            f"{row['gap']:7.2%} {row['gap_of_step']:8.2%} {row['solve_s']:6.1f} s "
+            f"{row['process_peak_bytes'] / 1e9:5.2f} GB {row['host_bytes'] / 1e9:6.2f} GB  "
             f"{', '.join(peers) or 'none fits'}{over}"
         )
     times = [row["solve_s"] for row in found["rows"]]
@@ -177,9 +179,8 @@ def main() -> None:
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, max_tasks_per_child=1, mp_context=fresh) as executor:
         for name in arguments.models:
-            found.append(
-                executor.submit(run_model, name, arguments.points, arguments.time_limit, arguments.host_budget).result()
-            )
+            asked = (name, arguments.points, arguments.time_limit, arguments.host_budget)
+            found.append(executor.submit(run_model, *asked).result())
             print(text(found[-1]), end="\n\n", flush=True)
             arguments.output.write_text(json.dumps(found, indent=2))  # after each model: the whole takes long
 

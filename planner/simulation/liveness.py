@@ -10,6 +10,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.link import Staging
 from planner.problem import Problem
@@ -177,7 +178,7 @@ def simulate(
     """
     schedule = demand_schedule(problem, kept) if schedule is None else schedule
     copies = traffic(problem, kept, offloaded, schedule, staging=staging)
-    return timeline_of(problem, kept, schedule, copies)
+    return Lives(problem, kept, schedule, offloaded).timeline(copies)
 
 
 def retained(problem: Problem, kept: Set[int]) -> Retained:
@@ -188,50 +189,63 @@ def retained(problem: Problem, kept: Set[int]) -> Retained:
 def ideal_timeline(problem: Problem, kept: Set[int], offloaded: Set[int]) -> Timeline:
     """The timeline if copies took no time and no staging; see `planner.simulation.transfers.ideal_traffic`."""
     schedule = demand_schedule(problem, kept)
-    return timeline_of(problem, kept, schedule, ideal_traffic(problem, kept, offloaded, schedule))
+    copies = ideal_traffic(problem, kept, offloaded, schedule)
+    return Lives(problem, kept, schedule, offloaded).timeline(copies)
 
 
-def timeline_of(problem: Problem, kept: Set[int], schedule: Schedule, copies: Traffic) -> Timeline:
-    """The memory timeline under a schedule and the copies that go with it; arguments as `simulate`."""
-    points, position, replay_position = _axis(problem, schedule)
-    live = np.zeros(len(points) + 1, dtype=np.int64)
-    end = {t.index: position[t.last_release] if t.uses else 0 for t in problem.tensors}
-    for op, place in replay_position.items():
-        for tensor in problem.ops[op].reads:
-            end[tensor] = max(end[tensor], place + 1)
+class Lives:
+    """When everything is alive in a step but the tensors that leave; arguments as `simulate`."""
 
-    def hold(index: int, start: int, stop: int) -> None:
+    def __init__(self, problem: Problem, kept: Set[int], schedule: Schedule, offloaded: Set[int]) -> None:
+        self._problem = problem
+        self._points, self._position, self._replay_position = _axis(problem, schedule)
+        self._end = {t.index: self._position[t.last_release] if t.uses else 0 for t in problem.tensors}
+        for op, place in self._replay_position.items():
+            for tensor in problem.ops[op].reads:
+                self._end[tensor] = max(self._end[tensor], place + 1)
+        self._change = np.zeros(len(self._points) + 1, dtype=np.int64)
+        for index in set(kept) - offloaded:
+            start = self._position[min(problem.tensors[index].free_step, len(problem.base_bytes))]
+            self._hold(self._change, index, start, self._end[index])
+        for op, place in self._replay_position.items():
+            self._change[place] += problem.ops[op].scratch_bytes
+            self._change[place + 1] -= problem.ops[op].scratch_bytes
+            for index in problem.ops[op].writes:
+                last = place + 1 if index in kept else max(self._end[index], place + 1)
+                self._hold(self._change, index, place, last)
+        steps = np.fromiter((point.step for point in self._points), dtype=np.int64, count=len(self._points))
+        self._base = np.asarray(problem.base_bytes, dtype=np.int64)[steps]
+
+    def _hold(self, change: NDArray[np.int64], index: int, start: int, stop: int) -> None:
         if stop > start:
-            live[start] += problem.tensors[index].size_bytes
-            live[stop] -= problem.tensors[index].size_bytes
+            change[start] += self._problem.tensors[index].size_bytes
+            change[stop] -= self._problem.tensors[index].size_bytes
 
-    for copy in copies.copies:
-        free_step = problem.tensors[copy.tensor].free_step
-        if copy.gone_step > free_step:
-            hold(copy.tensor, position[free_step], position[copy.gone_step])
-        back = position[copy.back_step + 1] - 1 if copy.back_replay is None else replay_position[copy.back_replay]
-        hold(copy.tensor, back, end[copy.tensor])
-    for index in set(kept) - copies.offloaded:
-        hold(index, position[min(problem.tensors[index].free_step, len(problem.base_bytes))], end[index])
-    for op, place in replay_position.items():
-        live[place] += problem.ops[op].scratch_bytes
-        live[place + 1] -= problem.ops[op].scratch_bytes
-        for index in problem.ops[op].writes:
-            hold(index, place, place + 1 if index in kept else max(end[index], place + 1))
-    steps = np.fromiter((point.step for point in points), dtype=np.int64, count=len(points))
-    total = np.cumsum(live)[: len(points)] + np.asarray(problem.base_bytes, dtype=np.int64)[steps]
-    highest = int(np.argmax(total))
-    peak_bytes = int(total[highest])
-    in_optimizer = problem.optimizer_peak_bytes > peak_bytes
-    return Timeline(
-        points=points,
-        live_bytes=tuple(int(size) for size in total),
-        peak_bytes=max(peak_bytes, problem.optimizer_peak_bytes),
-        peak=None if in_optimizer else points[highest],
-        recompute_ns=sum(problem.ops[op].cost_ns for op in replay_position),
-        replays=len(replay_position),
-        traffic=copies,
-    )
+    def timeline(self, copies: Traffic) -> Timeline:
+        """The timeline with the copies of the tensors that leave."""
+        change = self._change.copy()
+        for copy in copies.copies:
+            free_step = self._problem.tensors[copy.tensor].free_step
+            if copy.gone_step > free_step:
+                self._hold(change, copy.tensor, self._position[free_step], self._position[copy.gone_step])
+            if copy.back_replay is None:
+                back = self._position[copy.back_step + 1] - 1
+            else:
+                back = self._replay_position[copy.back_replay]
+            self._hold(change, copy.tensor, back, self._end[copy.tensor])
+        total = np.cumsum(change)[: len(self._points)] + self._base
+        highest = int(np.argmax(total))
+        peak_bytes = int(total[highest])
+        optimizer_bytes = self._problem.optimizer_peak_bytes
+        return Timeline(
+            points=self._points,
+            live_bytes=tuple(total.tolist()),
+            peak_bytes=max(peak_bytes, optimizer_bytes),
+            peak=None if optimizer_bytes > peak_bytes else self._points[highest],
+            recompute_ns=sum(self._problem.ops[op].cost_ns for op in self._replay_position),
+            replays=len(self._replay_position),
+            traffic=copies,
+        )
 
 
 def _axis(problem: Problem, schedule: Schedule) -> tuple[tuple[Point, ...], list[int], dict[int, int]]:

@@ -29,7 +29,8 @@ class _Partial:
         held_bytes: by all its cells.
         new_bytes, end_bytes: those of them that forward would not have in any case, and its end would not.
         host_bytes: on the host.
-        replay_ns, reduced_ns: their sums.
+        added_ns, reduced_ns: their replays, and what they wait for the link whatever follows; and how much dearer they
+            are than the bound.
         out_late_ns, back_late_ns: how far copies out are behind when the forward of its last cell ends, and how much of
             those back has to be done before its window begins, to be in time for the windows that follow.
         demanded: what the next cell does with what leaves the last: 0 if that is kept, 1 if its replays demand it, 2
@@ -44,7 +45,7 @@ class _Partial:
     new_bytes: _Ints
     end_bytes: _Ints
     host_bytes: _Ints
-    replay_ns: _Ints
+    added_ns: _Ints
     reduced_ns: NDArray[np.float64]
     out_late_ns: _Ints
     back_late_ns: _Ints
@@ -55,13 +56,29 @@ class _Partial:
     before: _Ints
 
     @property
-    def added_ns(self) -> _Ints:
-        """Replays, and what they wait for the link if nothing that follows hides it."""
-        return self.replay_ns + self.out_late_ns + self.back_late_ns
+    def most_ns(self) -> _Ints:
+        """What they add if nothing that follows hides copies."""
+        return self.added_ns + self.out_late_ns + self.back_late_ns
 
     def take(self, places: NDArray[np.intp]) -> "_Partial":
         """Those at the given places."""
         return _Partial(**{field.name: getattr(self, field.name)[places] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRoom:
+    """What plans may ask of the link and the host.
+
+    Attributes:
+        host_bytes: the limit on the host.
+        staged_out_ns, staged_back_ns: how far copies may be behind, and how much may come back early.
+        grain_ns: partial plans whose copies are late by as many of these count as equal in that.
+    """
+
+    host_bytes: int = 0
+    staged_out_ns: int = 0
+    staged_back_ns: int = 0
+    grain_ns: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +95,8 @@ def assemble(
     *,
     forward_budget_bytes: int,
     window_budget_bytes: int,
-    host_budget_bytes: int,
+    link: LinkRoom,
     slack_ns: float,
-    grain_ns: int = 1,
     most: int = 1,
 ) -> tuple[Assembled, ...]:
     """The cheapest options that fit together, a few such choices, the cheapest first; nothing if none fit.
@@ -89,9 +105,8 @@ def assemble(
         chain: the cells.
         columns: per cell, the options to choose from.
         forward_budget_bytes, window_budget_bytes: the limit in every cell's forward and in every window.
-        host_budget_bytes: the limit on the host.
+        link: what the link can hide, and the host hold.
         slack_ns: plans that end further than this above the bound are not looked for.
-        grain_ns: partial plans that wait longer for the link by less than this count as equal in that.
         most: how many choices at most.
     """
     nothing = np.zeros(1, dtype=np.int64)
@@ -109,7 +124,7 @@ def assemble(
                 forward_room=forward_budget_bytes - chain.forward_start_bytes[j],
                 end_room=forward_budget_bytes - chain.forward_end_bytes,
                 window_room=window_budget_bytes - chain.window_start_bytes[j],
-                host_room=host_budget_bytes,
+                link=link,
                 times=_Times(
                     forward_ns=forward_left_ns[j] - forward_left_ns[j + 1],
                     window_ns=passed_ns[j] - passed_ns[j + 1],
@@ -128,14 +143,14 @@ def assemble(
                     for field in fields(_Partial)
                 }
             ),
-            grain_ns,
+            link.grain_ns,
         )
         stages.append(partial)
     complete = np.flatnonzero(partial.demanded == 0)
-    cheapest = complete[np.argsort(partial.added_ns[complete], kind="stable")][:most]
+    costs_ns, firsts = np.unique(partial.most_ns[complete], return_index=True)
     return tuple(
-        Assembled(added_ns=int(partial.added_ns[place]), options=_trace_back(stages, columns, int(place)))
-        for place in cheapest
+        Assembled(added_ns=int(cost_ns), options=_trace_back(stages, columns, int(complete[first])))
+        for cost_ns, first in zip(costs_ns[:most], firsts[:most], strict=True)
     )
 
 
@@ -155,7 +170,7 @@ def _extend(
     forward_room: int,
     end_room: int,
     window_room: int,
-    host_room: int,
+    link: LinkRoom,
     times: "_Times",
     slack_ns: float,
 ) -> _Partial:
@@ -168,7 +183,7 @@ def _extend(
         & (partial.new_bytes + option.forward_peak_bytes <= forward_room)
         & (partial.end_bytes + (option.held_bytes - option.outliving_bytes) <= end_room)
         & (partial.held_bytes + option.first_peak_bytes <= window_room)
-        & (partial.host_bytes + option.host_bytes <= host_room)
+        & (partial.host_bytes + option.host_bytes <= link.host_bytes)
         & (partial.held_bytes + option.later_peak_bytes + added_bytes <= window_room)
     )
     before = np.flatnonzero(fits)
@@ -180,13 +195,18 @@ def _extend(
         if option.demands_early:
             surge = np.maximum(surge, old.surge_bytes + (option.early_bytes - option.held_bytes))
             relief = relief + old.relief_bytes
+    # What staging does not hold, the device waits for.
+    out_late = np.maximum(0, old.out_late_ns + (option.copy_ns - times.forward_ns))
+    back_late = np.maximum(0, old.back_late_ns + (option.copy_ns - option.replay_ns - times.window_ns))
+    out_waits = np.minimum(out_late, link.staged_out_ns)
+    back_waits = np.minimum(back_late, link.staged_back_ns)
     return _Partial(
         held_bytes=old.held_bytes + option.held_bytes,
         new_bytes=old.new_bytes + (option.held_bytes - option.lasting_bytes),
         end_bytes=old.end_bytes + (option.held_bytes - option.outliving_bytes),
-        replay_ns=old.replay_ns + option.replay_ns,
-        out_late_ns=np.maximum(0, old.out_late_ns + (option.copy_ns - times.forward_ns)),
-        back_late_ns=np.maximum(0, old.back_late_ns + (option.copy_ns - option.replay_ns - times.window_ns)),
+        added_ns=old.added_ns + option.replay_ns + (out_late - out_waits) + (back_late - back_waits),
+        out_late_ns=out_waits,
+        back_late_ns=back_waits,
         host_bytes=old.host_bytes + option.host_bytes,
         reduced_ns=old.reduced_ns + column.reduced_ns,
         demanded=np.full(before.size, _state(option.leaving), dtype=np.int64),
@@ -204,12 +224,13 @@ def _state(demand: Demand) -> int:
 
 def _prune(partial: _Partial, grain_ns: int) -> _Partial:
     """Without those that another one of the same demands dominates; merged where there are too many."""
-    order = np.lexsort((partial.added_ns, partial.held_bytes, *_keys(partial, grain_ns)))
+    order = np.lexsort((partial.most_ns, partial.held_bytes, *_keys(partial, grain_ns)))
     partial = partial.take(order)
     group = _groups(partial, grain_ns)
     is_better = np.ones(group.size, dtype=bool)
+    most_ns = partial.most_ns
     for start, end in _stretches(group):
-        cost = partial.added_ns[start:end]
+        cost = most_ns[start:end]
         is_better[start + 1 : end] = cost[1:] < np.minimum.accumulate(cost)[:-1]
     partial = partial.take(np.flatnonzero(is_better))
     return partial if partial.option.size <= _MOST_PARTIAL else _merge(partial)

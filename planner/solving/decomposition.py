@@ -1,13 +1,15 @@
 """Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
+from planner.link import STAGED_BACK, STAGED_OUT
 from planner.problem import Problem
 from planner.simulation.liveness import Timeline
-from planner.solving.assembly import Assembled, assemble
+from planner.solving.assembly import Assembled, LinkRoom, assemble
 from planner.solving.cells import Chain, cut
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
@@ -32,6 +34,10 @@ _CORRECTIONS = 8
 _CANDIDATES = 8
 # How far the link may be behind is told apart in steps of the longest copy's time by this.
 _GRAINS = 4
+# Options are also made that copy for these shares of the time of their cell's forward, ...
+_COPY_SHARES = (0.0, 0.5, 1.0, 1.5)
+# ... of those alike otherwise the ones that copy least: a ns of copies costs so much.
+_TIE = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +99,8 @@ class ChainSolver:
             host_budget_bytes=problem.link.budget_bytes if problem.link else 0,
             size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
         )
-        self._grain_ns = max(1, max(copies_ns, default=0) // _GRAINS)
+        self._copies_ns = _copies_ns(chain, has_link=problem.link is not None)
+        self._link_room = _link_room(problem, chain)
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
     def solve(self, budget_bytes: int, *, gap: float, deadline: float) -> Decomposed:
@@ -118,7 +125,7 @@ class ChainSolver:
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
         yield best
         for parts in _FILLS:
-            _fill(pool, relaxed, parts)
+            _fill(pool, relaxed, parts, self._copies_ns)
             relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
             best = _cheaper(best, self._plan(relaxed, budget_bytes, bound_ns))
@@ -157,16 +164,21 @@ class ChainSolver:
     def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int) -> Decomposed:
         forward_bytes = window_bytes = budget_bytes
         for correction in range(_CORRECTIONS):
-            found = [
-                self._simulated(chosen.options, budget_bytes, bound_ns)
-                for chosen in self._assemble(relaxed, forward_bytes, window_bytes)
-            ]
-            if not found:
+            candidates = self._assemble(relaxed, forward_bytes, window_bytes)
+            if not candidates:
                 break
-            fitting = [one for one in found if one.timeline and one.timeline.peak_bytes <= budget_bytes]
-            if fitting:
-                return min(fitting, key=lambda one: one.timeline.added_ns if one.timeline else 0)
-            timeline = found[0].timeline
+            best: Decomposed | None = None
+            timeline: Timeline | None = None
+            for chosen in candidates:
+                replay_ns = sum(option.replay_ns for option in chosen.options)
+                if best is not None and best.timeline is not None and best.timeline.added_ns <= replay_ns:
+                    continue  # it cannot be better
+                found = self._simulated(chosen.options, budget_bytes, bound_ns)
+                timeline = timeline or found.timeline
+                if found.timeline is not None and found.timeline.peak_bytes <= budget_bytes:
+                    best = found if best is None else _cheaper(best, found)
+            if best is not None:
+                return best
             assert timeline is not None
             forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
             window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
@@ -183,7 +195,6 @@ class ChainSolver:
 
     def _assemble(self, relaxed: Relaxed, forward_bytes: int, window_bytes: int) -> tuple[Assembled, ...]:
         """The cheapest plans that the options allow: once one is found, only better ones are looked for, but all."""
-        link = self._problem.link
 
         def within(slack_ns: float) -> tuple[Assembled, ...]:
             return assemble(
@@ -191,10 +202,9 @@ class ChainSolver:
                 relaxed.columns,
                 forward_budget_bytes=forward_bytes,
                 window_budget_bytes=window_bytes,
-                host_budget_bytes=link.budget_bytes if link else 0,
+                link=self._link_room,
                 slack_ns=slack_ns,
-                grain_ns=self._grain_ns,
-                most=_CANDIDATES if link else 1,
+                most=_CANDIDATES if self._problem.link else 1,
             )
 
         for slack in _SLACKS:
@@ -213,6 +223,28 @@ class ChainSolver:
         )
 
 
+def _link_room(problem: Problem, chain: Chain) -> LinkRoom:
+    """Staging for the largest tensor of the most frequent template: few plans move anything larger."""
+    if problem.link is None:
+        return LinkRoom()
+    most_frequent, _ = Counter(cell.template for cell in chain.cells).most_common(1)[0]
+    longest_ns = max(
+        (
+            problem.link.copy_ns(problem.tensors[index].size_bytes)
+            for cell in chain.cells
+            for index in cell.tensors[: cell.owned]
+            if cell.template == most_frequent and problem.tensors[index].packing is not None
+        ),
+        default=0,
+    )
+    return LinkRoom(
+        host_bytes=problem.link.budget_bytes,
+        staged_out_ns=STAGED_OUT * longest_ns,
+        staged_back_ns=STAGED_BACK * longest_ns,
+        grain_ns=max(1, longest_ns // _GRAINS),
+    )
+
+
 def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
     """The cheaper plan, with the better bound."""
     bound_ns = max(first.bound_ns, second.bound_ns)
@@ -225,7 +257,15 @@ def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Rel
     return Master(pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
 
 
-def _fill(pool: Pool, relaxed: Relaxed, parts: int) -> None:
+def _copies_ns(chain: Chain, *, has_link: bool) -> dict[int, tuple[int, ...]]:
+    """For each template, how long its options may copy: about as long as its forward takes, so that it is hidden."""
+    left_ns = (*chain.forward_left_ns, 0)
+    forward_ns = {cell.template: left_ns[place] - left_ns[place + 1] for place, cell in enumerate(chain.cells)}
+    shares = _COPY_SHARES if has_link else (0.0,)
+    return {template: tuple(round(share * ns) for share in shares) for template, ns in forward_ns.items()}
+
+
+def _fill(pool: Pool, relaxed: Relaxed, parts: int, copies_ns: Mapping[int, tuple[int, ...]]) -> None:
     """More options around those that the relaxed answer mixes."""
     for name, options in relaxed.support.items():
         template = pool.templates[name]
@@ -239,6 +279,7 @@ def _fill(pool: Pool, relaxed: Relaxed, parts: int) -> None:
         for peak in sorted(relaxed.peak_prices[name]):
             for part in range(1, parts + 1):
                 held_bytes = low + (high - low) * part // (parts + 1)
-                option = template.within(held_bytes, Prices(held=0.0, peak=peak))
-                if option is not None:
-                    pool.add(name, option)
+                for copy_ns in copies_ns[name]:
+                    option = template.within(held_bytes, Prices(held=0.0, peak=peak, out=_TIE), copy_ns=copy_ns)
+                    if option is not None:
+                        pool.add(name, option)

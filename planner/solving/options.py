@@ -201,9 +201,15 @@ class Template:
             self._priced[key] = self._solve(prices, entering, leaving)
         return self._priced[key]
 
-    def within(self, held_bytes: int, prices: Prices) -> Option | None:
-        """The cheapest option at some prices of those that hold no more than so many bytes; None if none does."""
-        priced = self._solve(prices.rounded(), Demand.NONE, Demand.NONE, held_bytes=held_bytes)
+    def within(self, held_bytes: int, prices: Prices, *, copy_ns: int = 0) -> Option | None:
+        """The cheapest option at some prices that holds no more bytes and copies no longer than this; None if none is.
+
+        Args:
+            held_bytes: from forward.
+            prices: of memory and time.
+            copy_ns: for all its copies out.
+        """
+        priced = self._solve(prices.rounded(), Demand.NONE, Demand.NONE, limits=(held_bytes, copy_ns))
         return None if priced is None else priced.option
 
     def saved(self) -> Option:
@@ -271,15 +277,17 @@ class Template:
         ]
 
     def _solve(
-        self, prices: Prices, entering: Demand, leaving: Demand, *, held_bytes: int | None = None
+        self, prices: Prices, entering: Demand, leaving: Demand, *, limits: tuple[int, int] | None = None
     ) -> Priced | None:
         local, _ = self._local(entering, leaving)
         moments = self._moments[_kinds(entering, leaving)]
         while True:
             model, owned = self._model(entering, leaving)
-            if held_bytes is not None:
+            if limits is not None:
+                held_bytes, copy_ns = limits
                 here = sum(size * (model.keep(index) - model.host(index)) for index, size in owned)
                 model.cp.add(here <= held_bytes)
+                model.cp.add(sum(ns * model.host(index) for index, ns in local.copy_ns.items()) <= copy_ns)
             cost = model.priced_replays(_NS_PARTS * prices.of_replay(leaving))
             for index, size in owned:
                 price = prices.held - prices.early
@@ -309,8 +317,8 @@ class Template:
             if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
                 raise AssertionError(f"a cell could not be solved: {solver.status_name(status)}")
             option = self._measure(model.kept(solver), model.offloaded(solver), entering, leaving)
-            limits = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
-            if not self._learn(local, moments, option, limits):
+            reached = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
+            if not self._learn(local, moments, option, reached):
                 return Priced(option=option, bound_ns=solver.best_objective_bound / _NS_PARTS)
 
     def _parts(self, prices: Prices, entering: Demand) -> tuple[tuple["_Part", float], ...]:

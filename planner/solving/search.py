@@ -25,6 +25,9 @@ _SUBSOLVERS = ("max_lp", "default_lp")
 # One worker that takes turns between the strategies: the answer does not depend on the machine's cores or load, unless
 # the time limit ends it.
 _WORKERS = 1
+# What decomposition leaves open is not tried flat where tensors may leave and there are more choices than this: copies
+# make such models too hard to get any further (4 blocks of Llama have about 100).
+_FLAT_CHOICES = 200
 # How often a plan for less than the budget is looked for when what copies hold on their way is over it.
 _CORRECTIONS = 6
 # How many plans that cost more than the model thinks are excluded one by one.
@@ -160,6 +163,8 @@ def _search(
             best.offer(plan.kept, plan.timeline)
     if chain is not None and not _is_proven(best, limits):
         _decompose(best, budget_bytes, limits, deadline, chain, report)
+        if problem.link is not None and best.timeline is not None and len(problem.choices) > _FLAT_CHOICES:
+            return
     # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
     _add_violations(best.moments, _everything(problem).timeline, budget_bytes)
     windows = replay_windows(problem)

@@ -4,7 +4,8 @@ from collections.abc import Set
 
 from planner.link import LEAD, STAGED_BACK, STAGED_OUT, Staging
 from planner.problem import Problem
-from planner.simulation.liveness import Timeline, demand_schedule, simulate
+from planner.simulation.liveness import Lives, Timeline, demand_schedule
+from planner.simulation.transfers import NO_TRAFFIC, traffic
 
 # What is tried, one thing after the other: so many times the largest tensor in each direction, and so early.
 _TRIED: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -17,16 +18,19 @@ _TRIED: tuple[tuple[str, tuple[int, ...]], ...] = (
 def with_best_staging(problem: Problem, kept: Set[int], offloaded: Set[int], budget_bytes: int) -> Timeline:
     """The timeline under that staging, of those tried, with which the plan fits best, and then waits least."""
     schedule = demand_schedule(problem, kept)
+    lives = Lives(problem, kept, schedule, offloaded)
     if not offloaded:
-        return simulate(problem, kept, schedule)
+        return lives.timeline(NO_TRAFFIC)
     sizes_bytes = [problem.tensors[index].size_bytes for index in offloaded]
     best: Timeline | None = None
     chosen = {"out": STAGED_OUT, "back": STAGED_BACK, "lead": LEAD}
     for name, values in _TRIED:
         for value in values:
+            if best is not None and best.peak_bytes <= budget_bytes and not best.stall_ns:
+                return best
             tried = {**chosen, name: value}
             staging = Staging.of(sizes_bytes, **tried)
-            timeline = simulate(problem, kept, schedule, offloaded=offloaded, staging=staging)
+            timeline = lives.timeline(traffic(problem, kept, offloaded, schedule, staging=staging))
             if best is None or _rank(timeline, budget_bytes) < _rank(best, budget_bytes):
                 best, chosen = timeline, tried
     assert best is not None
