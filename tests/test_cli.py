@@ -753,7 +753,7 @@ def test_what_is_known_when_the_solver_is_interrupted(
 
     limits = peaks(spec)
     before = files()
-    monkeypatch.setattr(search, "RetentionModel", interrupt)
+    monkeypatch.setattr(search, "run", interrupt)
     fits, too_little = (
         run("solve", spec, "--budget", f"{limits['every block'] + extra_bytes}B", *form) for extra_bytes in (0, -1)
     )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.solving.cells import Chain, Demand
+from planner.solving.deadline import NEVER, check
 from planner.solving.master import Column
 from planner.solving.options import Option
 
@@ -60,6 +61,7 @@ def assemble(
     forward_budget_bytes: int,
     window_budget_bytes: int,
     slack_ns: float,
+    deadline: float = NEVER,
 ) -> tuple[Option, ...] | None:
     """The cheapest options that fit together, or None if none do.
 
@@ -68,6 +70,10 @@ def assemble(
         columns: per cell, the options to choose from.
         forward_budget_bytes, window_budget_bytes: the limit in every cell's forward and in every window.
         slack_ns: plans that end further than this above the bound are not looked for.
+        deadline: when to give up.
+
+    Raises:
+        OutOfTime: the deadline passed.
     """
     nothing = np.zeros(1, dtype=np.int64)
     partial = _Partial(
@@ -75,6 +81,7 @@ def assemble(
     )
     stages: list[_Partial] = []
     for j in range(len(chain.cells)):
+        check(deadline)
         extended = [
             _extend(
                 partial,

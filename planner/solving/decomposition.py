@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
@@ -9,12 +10,13 @@ from planner.problem import Problem
 from planner.simulation.liveness import Timeline, simulate
 from planner.solving.assembly import assemble
 from planner.solving.cells import Chain, cut
+from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
 
 # A division into cells is used if what its cells share is at most this part of all bytes, ...
 _MOST_SHARED = 0.05
-# ... and if it has at least so many cells.
+# ... and if it has at least so many cells, some of them alike: what is found for one cell must serve another.
 _FEWEST_CELLS = 4
 # Around the options of the relaxed answer, so many more are looked for, and then so many if the plan is still too far
 # from the bound: a whole plan needs steps finer than those that the prices alone produce.
@@ -27,6 +29,8 @@ _PEAK_GAP = 0.1
 # The plan put together is checked by simulation; if it is over, it is put together again for a smaller budget: smaller
 # by the excess, then by twice the next one, and so on.
 _CORRECTIONS = 8
+# Options are generated for at most this part of the time; the rest is for putting a plan together.
+_GENERATING_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ def best_chain(problem: Problem, levels: Sequence[tuple[str, ...]]) -> Chain | N
         chain = cut(problem, _starts(problem, level))
         shared = sum(problem.tensors[index].size_bytes for index in chain.shared)
         is_proper = shared <= _MOST_SHARED * total and len(chain.cells) >= _FEWEST_CELLS
+        is_proper &= len({cell.template for cell in chain.cells}) < len(chain.cells)
         if is_proper and (found is None or len(chain.cells) > len(found.cells)):
             found = chain
     return found
@@ -98,25 +103,38 @@ class ChainSolver:
         Args:
             budget_bytes: limit at every moment.
             gap: relative tolerance between plan and bound.
-            deadline: of `time.monotonic`; generating options stops then, putting together does not.
+            deadline: of `time.monotonic`.
         """
+        started = time.monotonic()
+        generating = started + _GENERATING_SHARE * (deadline - started)
+        with suppress(OutOfTime):
+            self._pool.prepare(generating)
         pool = self._pool.copy()  # the answer for a budget does not depend on those asked before
-        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
+        first = _relax(pool, budget_bytes, gap=gap, deadline=PAST)
+        best = Decomposed(kept=None, timeline=None, bound_ns=0)
+        if first.excess_bytes < 1:  # an early plan, for who does not wait for a better one
+            best = self._plan(first, budget_bytes, 0, deadline=deadline)
+        yield best
+        if not pool.is_prepared:
+            return
+        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)
         bound_ns = max(0, round(relaxed.bound_ns))
         if bound_ns > self._pool.replay_ns:  # no plan costs more than replaying everything: the excess does
             yield Decomposed(kept=None, timeline=None, bound_ns=self._pool.replay_ns, is_infeasible=True)
             return
-        best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+        best = replace(best, bound_ns=bound_ns)
         yield best
         for parts in _FILLS:
-            _fill(pool, relaxed, parts)
-            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
+            with suppress(OutOfTime):
+                _fill(pool, relaxed, parts, deadline=generating)
+            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            best = _cheaper(best, self._plan(relaxed, budget_bytes, bound_ns))
+            found = self._plan(relaxed, budget_bytes, bound_ns, deadline=deadline)
+            best = _cheaper(best, found)
             yield best
-            if best.timeline is None or best.timeline.recompute_ns * (1 - gap) <= bound_ns:
+            if found.timeline is None or best.timeline is None or _is_within(best.timeline, bound_ns, gap):
                 break
-            if time.monotonic() > deadline:
+            if time.monotonic() > generating:
                 break
 
     def lowest_peak(
@@ -145,21 +163,25 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int) -> Decomposed:
+    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, deadline: float) -> Decomposed:
+        """A plan from the options, if there is one and time to find it."""
         forward_bytes = window_bytes = budget_bytes
-        for correction in range(_CORRECTIONS):
-            chosen = self._assemble(relaxed, forward_bytes, window_bytes)
-            if chosen is None:
-                break
-            kept = self._kept(chosen)
-            timeline = simulate(self._problem, kept)
-            if timeline.peak_bytes <= budget_bytes:
-                return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
-            forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
-            window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
+        with suppress(OutOfTime):
+            for correction in range(_CORRECTIONS):
+                chosen = self._assemble(relaxed, forward_bytes, window_bytes, deadline)
+                if chosen is None:
+                    break
+                kept = self._kept(chosen)
+                timeline = simulate(self._problem, kept)
+                if timeline.peak_bytes <= budget_bytes:
+                    return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
+                forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
+                window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
         return Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
-    def _assemble(self, relaxed: Relaxed, forward_bytes: int, window_bytes: int) -> tuple[Option, ...] | None:
+    def _assemble(
+        self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, deadline: float
+    ) -> tuple[Option, ...] | None:
         """The cheapest plan that the options allow: once one is found, only better ones are looked for, but all."""
 
         def within(slack_ns: float) -> tuple[Option, ...] | None:
@@ -169,6 +191,7 @@ class ChainSolver:
                 forward_budget_bytes=forward_bytes,
                 window_budget_bytes=window_bytes,
                 slack_ns=slack_ns,
+                deadline=deadline,
             )
 
         for slack in _SLACKS:
@@ -176,7 +199,10 @@ class ChainSolver:
             chosen = within(slack_ns)
             if chosen is not None:
                 excess_ns = sum(option.replay_ns for option in chosen) - relaxed.value_ns
-                return chosen if excess_ns <= slack_ns else within(excess_ns)
+                if excess_ns > slack_ns:
+                    with suppress(OutOfTime):
+                        return within(excess_ns)
+                return chosen
         return None
 
     def _peak(self, timeline: Timeline, *, is_forward: bool) -> int:
@@ -193,6 +219,10 @@ class ChainSolver:
         return frozenset(kept)
 
 
+def _is_within(timeline: Timeline, bound_ns: int, gap: float) -> bool:
+    return timeline.recompute_ns * (1 - gap) <= bound_ns
+
+
 def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
     """The cheaper plan, with the better bound."""
     bound_ns = max(first.bound_ns, second.bound_ns)
@@ -202,11 +232,15 @@ def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
 
 
 def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
-    return Master(pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+    return Master(pool, budget_bytes).relax(tolerance=gap / 4, deadline=deadline)
 
 
-def _fill(pool: Pool, relaxed: Relaxed, parts: int) -> None:
-    """More options around those that the relaxed answer mixes."""
+def _fill(pool: Pool, relaxed: Relaxed, parts: int, *, deadline: float) -> None:
+    """More options around those that the relaxed answer mixes.
+
+    Raises:
+        OutOfTime: the deadline passed.
+    """
     for name, options in relaxed.support.items():
         template = pool.templates[name]
         all_held = sorted({o.held_bytes for o in pool.options(name) if not o.entering and not o.leaving})
@@ -219,6 +253,6 @@ def _fill(pool: Pool, relaxed: Relaxed, parts: int) -> None:
         for peak in sorted(relaxed.peak_prices[name]):
             for part in range(1, parts + 1):
                 held_bytes = low + (high - low) * part // (parts + 1)
-                option = template.within(held_bytes, Prices(held=0.0, peak=peak))
+                option = template.within(held_bytes, Prices(held=0.0, peak=peak), deadline=deadline)
                 if option is not None:
                     pool.add(name, option)

@@ -5,6 +5,7 @@ exactly, and so also proves that no other decision in the cell is cheaper at tho
 """
 
 import math
+import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,6 +15,7 @@ from ortools.sat.python import cp_model
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, simulate
 from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
+from planner.solving.deadline import NEVER, check
 from planner.solving.interruptible import run
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
 
@@ -21,8 +23,9 @@ from planner.solving.model import RetentionModel, Windows, negation, replay_wind
 _NS_PARTS = 1_000
 _PEAK_UNIT_BYTES = 1 << 16
 _SEED = 20_260_101
-# A cell is proven in about 10 ms; a huge one may take longer, and its bound is then what was proven until here.
-_CELL_TIME_S = 5.0
+# A cell is proven in about 10 ms; for a huge one so much work is done, and its bound is then what that has proven. Work
+# is counted in CP-SAT's deterministic time, in which another machine comes to the same; a unit takes about a second.
+_CELL_WORK = 5.0
 # Prices are told apart to this many significant digits: the solver's duals carry noise beyond it.
 _PRICE_DIGITS = 7
 
@@ -166,22 +169,37 @@ class Template:
     def _has_choice(self, links: tuple[int, ...]) -> bool:
         return any(not self._problem.tensors[index].must_keep for index in links)
 
-    def price(self, prices: Prices, entering: Demand = Demand.NONE, leaving: Demand = Demand.NONE) -> Priced | None:
+    def price(
+        self,
+        prices: Prices,
+        entering: Demand = Demand.NONE,
+        leaving: Demand = Demand.NONE,
+        *,
+        deadline: float = NEVER,
+    ) -> Priced | None:
         """The cheapest option, or None if nothing can be demanded in this way.
 
         Args:
             prices: of memory.
             entering, leaving: what replays demand across the cell's borders.
+            deadline: for an answer that is not known yet.
+
+        Raises:
+            OutOfTime: the deadline passed.
         """
         prices = prices.rounded()
         key = (entering, leaving, prices)
         if key not in self._priced:
-            self._priced[key] = self._solve(prices, entering, leaving)
+            self._priced[key] = self._solve(prices, entering, leaving, deadline=deadline)
         return self._priced[key]
 
-    def within(self, held_bytes: int, prices: Prices) -> Option | None:
-        """The cheapest option at some prices of those that hold no more than so many bytes; None if none does."""
-        priced = self._solve(prices.rounded(), Demand.NONE, Demand.NONE, held_bytes=held_bytes)
+    def within(self, held_bytes: int, prices: Prices, *, deadline: float = NEVER) -> Option | None:
+        """The cheapest option at some prices of those that hold no more than so many bytes; None if none does.
+
+        Raises:
+            OutOfTime: the deadline passed.
+        """
+        priced = self._solve(prices.rounded(), Demand.NONE, Demand.NONE, held_bytes=held_bytes, deadline=deadline)
         return None if priced is None else priced.option
 
     def saved(self) -> Option:
@@ -190,21 +208,28 @@ class Template:
         kept = {t.index for t in local.problem.tensors if t.uses} | local.problem.must_keep
         return self._measure(frozenset(kept), Demand.NONE, Demand.NONE)
 
-    def largest_relief_bytes(self, *, continues: bool) -> int:
+    def largest_relief_bytes(self, *, continues: bool, deadline: float = NEVER) -> int:
         """The most by which early replays in the cell can lessen what it holds.
 
         Args:
             continues: only if these replays demand the links that enter, so that the cell before may relieve too.
+            deadline: when to give up.
+
+        Raises:
+            OutOfTime: the deadline passed.
         """
         if not self.can_be_demanded or (continues and not self.can_demand):
             return 0
-        relief_bytes = 0 if continues else self._largest_relief_bytes(Demand.NONE, continues=False)
+        relief_bytes = 0
+        if not continues:
+            relief_bytes = self._largest_relief_bytes(Demand.NONE, continues=False, deadline=deadline)
         if self.can_demand:
-            relief_bytes = max(relief_bytes, self._largest_relief_bytes(Demand.EARLY, continues=continues))
+            early_bytes = self._largest_relief_bytes(Demand.EARLY, continues=continues, deadline=deadline)
+            relief_bytes = max(relief_bytes, early_bytes)
         return relief_bytes
 
-    def _largest_relief_bytes(self, entering: Demand, *, continues: bool) -> int:
-        model, owned = self._model(entering, Demand.LATE)
+    def _largest_relief_bytes(self, entering: Demand, *, continues: bool, deadline: float) -> int:
+        model, owned = self._model(entering, Demand.LATE, deadline)
         local, _ = self._local(entering, Demand.LATE)
         model.forbid_idle()
         if continues:
@@ -214,8 +239,10 @@ class Template:
         if isinstance(relief, int):
             return max(0, relief)
         model.cp.maximize(relief)
-        solver = _solver()
+        solver = _solver(deadline)
         status = run(solver, model.cp)
+        if status != cp_model.OPTIMAL:
+            check(deadline)
         if status == cp_model.INFEASIBLE:
             return 0
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -232,11 +259,13 @@ class Template:
             self._moments[key] = {}
         return self._locals[key]
 
-    def _model(self, entering: Demand, leaving: Demand) -> tuple[RetentionModel, list[tuple[int, int]]]:
+    def _model(
+        self, entering: Demand, leaving: Demand, deadline: float
+    ) -> tuple[RetentionModel, list[tuple[int, int]]]:
         """The model, and (position, bytes) of the tensors that count."""
         local, windows = self._local(entering, leaving)
         is_plain = entering is Demand.NONE and leaving is Demand.NONE
-        model = RetentionModel(local.problem, windows, is_strict=not is_plain)
+        model = RetentionModel(local.problem, windows, is_strict=not is_plain, deadline=deadline)
         return model, [(t.index, t.size_bytes) for t in local.problem.tensors[: local.owned]]
 
     def _early(self, model: RetentionModel, local: LocalProblem) -> list[tuple[int, Any]]:
@@ -249,12 +278,18 @@ class Template:
         ]
 
     def _solve(
-        self, prices: Prices, entering: Demand, leaving: Demand, *, held_bytes: int | None = None
+        self,
+        prices: Prices,
+        entering: Demand,
+        leaving: Demand,
+        *,
+        deadline: float,
+        held_bytes: int | None = None,
     ) -> Priced | None:
         local, _ = self._local(entering, leaving)
         moments = self._moments[_kinds(entering, leaving)]
         while True:
-            model, owned = self._model(entering, leaving)
+            model, owned = self._model(entering, leaving, deadline)
             if held_bytes is not None:
                 model.cp.add(sum(size * model.keep(index) for index, size in owned) <= held_bytes)
             cost = _NS_PARTS * model.replay_ns
@@ -277,8 +312,10 @@ class Template:
                     peaks.append((part, self._add_peak(model, local, moments, part)))
                     cost += math.floor(_NS_PARTS * price * _PEAK_UNIT_BYTES) * peaks[-1][1]
             model.cp.minimize(cost)
-            solver = _solver()
+            solver = _solver(deadline)
             status = run(solver, model.cp)
+            if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
+                check(deadline)  # what time has cut short would be remembered for other budgets
             if status == cp_model.INFEASIBLE:
                 return None
             if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -410,11 +447,12 @@ def _split(timeline: Timeline, local: LocalProblem) -> tuple[_Moments, _Moments]
     )
 
 
-def _solver() -> cp_model.CpSolver:
+def _solver(deadline: float) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = _SEED
-    solver.parameters.max_time_in_seconds = _CELL_TIME_S
+    solver.parameters.max_deterministic_time = _CELL_WORK
+    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
     solver.parameters.catch_sigint_signal = False
     # The full linear relaxation proves a cell 2 to 4 times as fast as the default; probing takes longer than it saves.
     solver.parameters.linearization_level = 2

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,6 +11,7 @@ from ortools.sat.python import cp_model
 
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, replayed_ops, simulate
+from planner.solving.deadline import OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed
 from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, replay_windows
@@ -160,25 +162,26 @@ def _search(
     _add_violations(best.moments, simulate(problem, saved(problem)), budget_bytes)
     windows = replay_windows(problem)
     is_strict = False
-    while not best.is_infeasible and not _is_proven(best, limits) and deadline > time.monotonic():
-        model = RetentionModel(problem, windows, is_strict=is_strict)
-        model.cp.minimize(model.replay_ns)
-        solver = _solver(limits, deadline)
-        try:
-            status = _run(model, solver, best, budget_bytes)
-        except SolverInterrupted as interrupt:
-            _take(problem, best, model, solver, interrupt.status, budget_bytes)
-            raise
-        tried = _take(problem, best, model, solver, status, budget_bytes)
-        if tried is None:
-            break
-        report(f"{len(best.moments)} moments watched: {_progress(tried, best.bound)}")
-        if tried.peak_bytes <= budget_bytes:
-            break
-        if not _add_violations(best.moments, tried, budget_bytes):
-            if is_strict:
-                raise AssertionError("the strict model allows a moment over budget that it knows")
-            is_strict = True
+    with suppress(OutOfTime):
+        while not best.is_infeasible and not _is_proven(best, limits):
+            model = RetentionModel(problem, windows, is_strict=is_strict, deadline=deadline)
+            model.cp.minimize(model.replay_ns)
+            solver = _solver(limits)
+            try:
+                status = _run(model, solver, best, budget_bytes, deadline)
+            except SolverInterrupted as interrupt:
+                _take(problem, best, model, solver, interrupt.status, budget_bytes)
+                raise
+            tried = _take(problem, best, model, solver, status, budget_bytes)
+            if tried is None:
+                break
+            report(f"{len(best.moments)} moments watched: {_progress(tried, best.bound)}")
+            if tried.peak_bytes <= budget_bytes:
+                break
+            if not _add_violations(best.moments, tried, budget_bytes):
+                if is_strict:
+                    raise AssertionError("the strict model allows a moment over budget that it knows")
+                is_strict = True
 
 
 def _decompose(
@@ -256,23 +259,24 @@ def lowest_peak(
     for kept in (saved(problem), *known):
         _add_violations(best.moments, simulate(problem, kept), bound_bytes)
     windows = replay_windows(problem)
-    while max(bound_bytes, enough_bytes) < best.timeline.peak_bytes and deadline > time.monotonic():
-        model = RetentionModel(problem, windows, is_strict=True)
-        peak_bytes = model.largest_peak()
-        model.cp.minimize(peak_bytes)
-        solver = _solver(limits, deadline)
-        if _run(model, solver, best, peak_bytes) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            break
-        bound_bytes = max(bound_bytes, round(solver.best_objective_bound))
-        kept = model.kept(solver)
-        timeline = simulate(problem, kept)
-        best.offer(kept, timeline)
-        reached_bytes = solver.value(peak_bytes)  # exact; the objective value is a float
-        is_new = _add_violations(best.moments, timeline, reached_bytes)
-        if not is_new and timeline.peak_bytes > reached_bytes:
-            raise AssertionError("the strict model gets less at a moment that it knows than the simulation does")
-        if not is_new:
-            break
+    with suppress(OutOfTime):
+        while max(bound_bytes, enough_bytes) < best.timeline.peak_bytes:
+            model = RetentionModel(problem, windows, is_strict=True, deadline=deadline)
+            peak_bytes = model.largest_peak()
+            model.cp.minimize(peak_bytes)
+            solver = _solver(limits)
+            if _run(model, solver, best, peak_bytes, deadline) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                break
+            bound_bytes = max(bound_bytes, round(solver.best_objective_bound))
+            kept = model.kept(solver)
+            timeline = simulate(problem, kept)
+            best.offer(kept, timeline)
+            reached_bytes = solver.value(peak_bytes)  # exact; the objective value is a float
+            is_new = _add_violations(best.moments, timeline, reached_bytes)
+            if not is_new and timeline.peak_bytes > reached_bytes:
+                raise AssertionError("the strict model gets less at a moment that it knows than the simulation does")
+            if not is_new:
+                break
     return LowestPeak(kept=best.kept, timeline=best.timeline, bound_bytes=min(bound_bytes, best.timeline.peak_bytes))
 
 
@@ -293,16 +297,16 @@ def _fixed_peak(problem: Problem) -> int:
     return max(*problem.base_bytes, problem.optimizer_peak_bytes)
 
 
-def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, limit_bytes: Any) -> int:
+def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, limit_bytes: Any, deadline: float) -> int:
     """Solve with the known moments. No hint is given: with one, the proof took 2 to 10 times as long (Llama-3-8B)."""
     for moment in best.moments:
         model.add_moment(moment, limit_bytes)
+    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
     return run(solver, model.cp)
 
 
-def _solver(limits: Limits, deadline: float) -> cp_model.CpSolver:
+def _solver(limits: Limits) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
     solver.parameters.num_workers = _WORKERS
     solver.parameters.interleave_search = True
     solver.parameters.random_seed = _SEED
