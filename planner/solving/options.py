@@ -15,7 +15,7 @@ from ortools.sat.python import cp_model
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, simulate
 from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
-from planner.solving.deadline import NEVER, check
+from planner.solving.deadline import NEVER, OutOfTime
 from planner.solving.interruptible import run
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
 
@@ -26,6 +26,8 @@ _SEED = 20_260_101
 # A cell is proven in about 10 ms; for a huge one so much work is done, and its bound is then what that has proven. Work
 # is counted in CP-SAT's deterministic time, in which another machine comes to the same; a unit takes about a second.
 _CELL_WORK = 5.0
+# A search that its work has ended has done nearly all of it.
+_WORK_DONE = 0.9
 # Prices are told apart to this many significant digits: the solver's duals carry noise beyond it.
 _PRICE_DIGITS = 7
 
@@ -241,8 +243,7 @@ class Template:
         model.cp.maximize(relief)
         solver = _solver(deadline)
         status = run(solver, model.cp)
-        if status != cp_model.OPTIMAL:
-            check(deadline)
+        _check_work(solver, status, deadline)
         if status == cp_model.INFEASIBLE:
             return 0
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -314,12 +315,11 @@ class Template:
             model.cp.minimize(cost)
             solver = _solver(deadline)
             status = run(solver, model.cp)
-            if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
-                check(deadline)  # what time has cut short would be remembered for other budgets
+            _check_work(solver, status, deadline)
             if status == cp_model.INFEASIBLE:
                 return None
             if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-                raise AssertionError(f"a cell could not be solved: {solver.status_name(status)}")
+                raise AssertionError(f"a cell could not be solved: status {status} of CP-SAT")
             option = self._measure(model.kept(solver), entering, leaving)
             limits = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
             if not self._learn(local, moments, option, limits):
@@ -458,6 +458,19 @@ def _solver(deadline: float) -> cp_model.CpSolver:
     solver.parameters.linearization_level = 2
     solver.parameters.cp_model_probing_level = 0
     return solver
+
+
+def _check_work(solver: cp_model.CpSolver, status: int, deadline: float) -> None:
+    """What the deadline has cut short must not be remembered; what its work has ended is the same every time.
+
+    The clock does not tell: CP-SAT stops before the deadline if what it does next may take longer.
+
+    Raises:
+        OutOfTime: the deadline has ended the search.
+    """
+    is_ended = status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    if is_ended and deadline < NEVER and solver.response_proto.deterministic_time < _WORK_DONE * _CELL_WORK:
+        raise OutOfTime
 
 
 def _round(price: float) -> float:

@@ -15,11 +15,12 @@ from planner.device import load_device
 from planner.graph import modules
 from planner.problem import Problem, ReplayOp, Tensor, build_problem
 from planner.simulation.liveness import simulate
-from planner.solving import decomposition
+from planner.solving import decomposition, options
 from planner.solving.assembly import assemble
 from planner.solving.cells import cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed, chain_solver
+from planner.solving.interruptible import run
 from planner.solving.master import Column
 from planner.solving.model import RetentionModel, replay_windows
 from planner.solving.options import Prices, Template
@@ -408,6 +409,24 @@ def test_nothing_begins_after_the_deadline_and_nothing_cut_short_is_remembered(
 
     assert found is not None
     assert found is template.price(prices, deadline=PAST)  # which is known by now
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cell_that_cp_sat_gives_up_before_the_deadline_is_out_of_time_too(
+    llama: tuple[Problem, ChainSolver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_early(solver: Any, model: Any) -> int:
+        solver.parameters.max_time_in_seconds = 0.0
+        return run(solver, model)
+
+    problem, known_chain = llama
+    template = Template(problem, known_chain._chain.cells[1], is_last=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(options, "run", stop_early)
+        with pytest.raises(OutOfTime):
+            template.price(Prices(held=1e-3), deadline=time.monotonic() + 600)
+
+    assert template.price(Prices(held=1e-3)) is not None
 
 
 class Block(nn.Module):
