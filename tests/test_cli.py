@@ -163,6 +163,23 @@ def test_the_same_run_gives_the_same_plan_bytes(spec: str) -> None:
     assert Path("a.yaml").read_bytes() == Path("b.yaml").read_bytes()
 
 
+def test_the_order_of_hashes_changes_no_byte_of_a_plan() -> None:
+    write_spec(MODEL.replace("blocks=3", "blocks=6"))
+    budget_bytes = sum(peaks("model.yaml")[name] for name in ("no checkpointing", "every block")) // 2
+    processes = [
+        subprocess.Popen(
+            [*COMMAND, "solve", "model.yaml", f"--budget={budget_bytes}B", "--gap=0", "-q", "-o", f"{seed}.yaml"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+            stdout=subprocess.DEVNULL,
+        )
+        for seed in ("0", "1")
+    ]
+
+    assert [0, 0] == [process.wait(timeout=120) for process in processes]
+    assert 1 == len({Path(f"{seed}.yaml").read_bytes() for seed in ("0", "1")})
+    assert b"recompute" in Path("0.yaml").read_bytes()
+
+
 def test_a_dash_prints_the_plan_instead_of_the_table(spec: str) -> None:
     result = run("solve", spec, "--budget", "1GB", "-o", "-")
     run("solve", spec, "--budget", "1GB", "-o", "file.yaml")
@@ -753,7 +770,7 @@ def test_what_is_known_when_the_solver_is_interrupted(
 
     limits = peaks(spec)
     before = files()
-    monkeypatch.setattr(search, "RetentionModel", interrupt)
+    monkeypatch.setattr(search, "run", interrupt)
     fits, too_little = (
         run("solve", spec, "--budget", f"{limits['every block'] + extra_bytes}B", *form) for extra_bytes in (0, -1)
     )

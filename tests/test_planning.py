@@ -1,8 +1,10 @@
 """Solving and rehearsing take turns until the runtime stays within the budget, or says honestly that it does not."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -104,6 +106,27 @@ def test_a_round_after_the_time_is_up_still_finds_a_plan_made_by_hand(graph: OpG
 
     assert found.predicted.peak_bytes <= budget_bytes
     assert "feasible" == found.solver.status
+
+
+def test_what_precedes_the_search_counts_for_the_time_limit(
+    graph: OpGraph, budget_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Limits] = []
+    solve = planning.solve
+
+    def slow(*_: object) -> None:
+        time.sleep(0.02)
+
+    def watched(*arguments: Any, limits: Limits, **options: Any) -> Any:
+        given.append(limits)
+        return solve(*arguments, limits=limits, **options)
+
+    monkeypatch.setattr(planning, "chain_solver", slow)
+    monkeypatch.setattr(planning, "solve", watched)
+    found = solve_graph(graph, budget=budget_bytes, limits=Limits(time_s=0.01)).plan
+
+    assert [0.0] == [limits.time_s for limits in given]
+    assert found.predicted.peak_bytes <= budget_bytes
 
 
 def test_a_rehearsal_changes_nothing_of_a_plan_that_does_what_it_should(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.solving.cells import Chain, Demand
+from planner.solving.deadline import NEVER, check
 from planner.solving.master import Column
 from planner.solving.options import Option
 
@@ -98,6 +99,7 @@ def assemble(
     link: LinkRoom,
     slack_ns: float,
     most: int = 1,
+    deadline: float = NEVER,
 ) -> tuple[Assembled, ...]:
     """The cheapest options that fit together, a few such choices, the cheapest first; nothing if none fit.
 
@@ -108,6 +110,10 @@ def assemble(
         link: what the link can hide, and the host hold.
         slack_ns: plans that end further than this above the bound are not looked for.
         most: how many choices at most.
+        deadline: when to give up.
+
+    Raises:
+        OutOfTime: the deadline passed.
     """
     nothing = np.zeros(1, dtype=np.int64)
     partial = _Partial(
@@ -116,6 +122,7 @@ def assemble(
     stages: list[_Partial] = []
     forward_left_ns, passed_ns = (*chain.forward_left_ns, 0), (*chain.backward_passed_ns, 0)
     for j in range(len(chain.cells)):
+        check(deadline)
         extended = [
             _extend(
                 partial,

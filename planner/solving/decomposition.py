@@ -1,8 +1,10 @@
 """Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
@@ -11,13 +13,14 @@ from planner.problem import Problem
 from planner.simulation.liveness import Timeline
 from planner.solving.assembly import Assembled, LinkRoom, assemble
 from planner.solving.cells import Chain, cut
+from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
 from planner.solving.staging import with_best_staging
 
 # A division into cells is used if what its cells share is at most this part of all bytes, ...
 _MOST_SHARED = 0.05
-# ... and if it has at least so many cells.
+# ... and if it has at least so many cells, some of them alike: what is found for one cell must serve another.
 _FEWEST_CELLS = 4
 # Around the options of the relaxed answer, so many more are looked for, and then so many if the plan is still too far
 # from the bound: a whole plan needs steps finer than those that the prices alone produce.
@@ -38,6 +41,8 @@ _GRAINS = 4
 _COPY_SHARES = (0.0, 0.5, 1.0, 1.5)
 # ... of those alike otherwise the ones that copy least: a ns of copies costs so much.
 _TIE = 0.001
+# Options are generated for at most this part of the time; the rest is for putting a plan together.
+_GENERATING_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,7 @@ def best_chain(problem: Problem, levels: Sequence[tuple[str, ...]]) -> Chain | N
         chain = cut(problem, _starts(problem, level))
         shared = sum(problem.tensors[index].size_bytes for index in chain.shared)
         is_proper = shared <= _MOST_SHARED * total and len(chain.cells) >= _FEWEST_CELLS
+        is_proper &= len({cell.template for cell in chain.cells}) < len(chain.cells)
         if is_proper and (found is None or len(chain.cells) > len(found.cells)):
             found = chain
     return found
@@ -114,25 +120,38 @@ class ChainSolver:
         Args:
             budget_bytes: limit at every moment.
             gap: relative tolerance between plan and bound.
-            deadline: of `time.monotonic`; generating options stops then, putting together does not.
+            deadline: of `time.monotonic`.
         """
+        started = time.monotonic()
+        generating = started + _GENERATING_SHARE * (deadline - started)
+        with suppress(OutOfTime):
+            self._pool.prepare(generating)
         pool = self._pool.copy()  # the answer for a budget does not depend on those asked before
-        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
+        first = _relax(pool, budget_bytes, gap=gap, deadline=PAST)
+        best = Decomposed(kept=None, timeline=None, bound_ns=0)
+        if first.excess_bytes < 1:  # an early plan, for who does not wait for a better one
+            best = self._plan(first, budget_bytes, 0, deadline=deadline)
+        yield best
+        if not pool.is_prepared:
+            return
+        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)
         bound_ns = max(0, round(relaxed.bound_ns))
         if bound_ns > self._pool.most_ns:  # no plan adds so much: the excess does
             yield Decomposed(kept=None, timeline=None, bound_ns=self._pool.most_ns, is_infeasible=True)
             return
-        best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+        best = replace(best, bound_ns=bound_ns)
         yield best
         for parts in _FILLS:
-            _fill(pool, relaxed, parts, self._copies_ns)
-            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=deadline)
+            with suppress(OutOfTime):
+                _fill(pool, relaxed, parts, self._copies_ns, deadline=generating)
+            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            best = _cheaper(best, self._plan(relaxed, budget_bytes, bound_ns))
+            found = self._plan(relaxed, budget_bytes, bound_ns, deadline=deadline)
+            best = _cheaper(best, found)
             yield best
-            if best.timeline is None or best.timeline.added_ns * (1 - gap) <= bound_ns:
+            if found.timeline is None or best.timeline is None or _is_within(best.timeline, bound_ns, gap):
                 break
-            if time.monotonic() > deadline:
+            if time.monotonic() > generating:
                 break
 
     def lowest_peak(
@@ -161,28 +180,36 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int) -> Decomposed:
+    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, deadline: float) -> Decomposed:
+        """A plan from the options, if there is one and time to find it."""
         forward_bytes = window_bytes = budget_bytes
-        for correction in range(_CORRECTIONS):
-            candidates = self._assemble(relaxed, forward_bytes, window_bytes)
-            if not candidates:
-                break
-            best: Decomposed | None = None
-            timeline: Timeline | None = None
-            for chosen in candidates:
-                replay_ns = sum(option.replay_ns for option in chosen.options)
-                if best is not None and best.timeline is not None and best.timeline.added_ns <= replay_ns:
-                    continue  # it cannot be better
-                found = self._simulated(chosen.options, budget_bytes, bound_ns)
-                timeline = timeline or found.timeline
-                if found.timeline is not None and found.timeline.peak_bytes <= budget_bytes:
-                    best = found if best is None else _cheaper(best, found)
-            if best is not None:
-                return best
-            assert timeline is not None
-            forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
-            window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
+        with suppress(OutOfTime):
+            for correction in range(_CORRECTIONS):
+                candidates = self._assemble(relaxed, forward_bytes, window_bytes, deadline)
+                if not candidates:
+                    break
+                tried = self._try(candidates, budget_bytes, bound_ns)
+                fitting = [one for one in tried if one.timeline and one.timeline.peak_bytes <= budget_bytes]
+                if fitting:
+                    return min(fitting, key=lambda one: one.timeline.added_ns if one.timeline else 0)
+                timeline = tried[0].timeline
+                assert timeline is not None
+                forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
+                window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
         return Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+
+    def _try(self, candidates: Sequence[Assembled], budget_bytes: int, bound_ns: int) -> list[Decomposed]:
+        """The candidates as plans, but for those that replay longer than an earlier one takes in all."""
+        found: list[Decomposed] = []
+        least_ns = math.inf
+        for chosen in candidates:
+            if sum(option.replay_ns for option in chosen.options) >= least_ns:
+                continue
+            found.append(self._simulated(chosen.options, budget_bytes, bound_ns))
+            timeline = found[-1].timeline
+            if timeline is not None and timeline.peak_bytes <= budget_bytes:
+                least_ns = min(least_ns, timeline.added_ns)
+        return found
 
     def _simulated(self, chosen: Sequence[Option], budget_bytes: int, bound_ns: int) -> Decomposed:
         kept = set(self._problem.must_keep | self._shared)
@@ -193,7 +220,9 @@ class ChainSolver:
         timeline = with_best_staging(self._problem, kept, offloaded, budget_bytes)
         return Decomposed(kept=frozenset(kept), timeline=timeline, bound_ns=bound_ns)
 
-    def _assemble(self, relaxed: Relaxed, forward_bytes: int, window_bytes: int) -> tuple[Assembled, ...]:
+    def _assemble(
+        self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, deadline: float
+    ) -> tuple[Assembled, ...]:
         """The cheapest plans that the options allow: once one is found, only better ones are looked for, but all."""
 
         def within(slack_ns: float) -> tuple[Assembled, ...]:
@@ -205,6 +234,7 @@ class ChainSolver:
                 link=self._link_room,
                 slack_ns=slack_ns,
                 most=_CANDIDATES if self._problem.link else 1,
+                deadline=deadline,
             )
 
         for slack in _SLACKS:
@@ -212,7 +242,10 @@ class ChainSolver:
             found = within(slack_ns)
             if found:
                 excess_ns = found[0].added_ns - relaxed.value_ns
-                return found if excess_ns <= slack_ns else within(excess_ns)
+                if excess_ns > slack_ns:
+                    with suppress(OutOfTime):
+                        return within(excess_ns)
+                return found
         return ()
 
     def _peak(self, timeline: Timeline, *, is_forward: bool) -> int:
@@ -245,6 +278,10 @@ def _link_room(problem: Problem, chain: Chain) -> LinkRoom:
     )
 
 
+def _is_within(timeline: Timeline, bound_ns: int, gap: float) -> bool:
+    return timeline.added_ns * (1 - gap) <= bound_ns
+
+
 def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
     """The cheaper plan, with the better bound."""
     bound_ns = max(first.bound_ns, second.bound_ns)
@@ -254,7 +291,7 @@ def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
 
 
 def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
-    return Master(pool, budget_bytes).relax(tolerance=gap / 4, is_over=lambda: time.monotonic() > deadline)
+    return Master(pool, budget_bytes).relax(tolerance=gap / 4, deadline=deadline)
 
 
 def _copies_ns(chain: Chain, *, has_link: bool) -> dict[int, tuple[int, ...]]:
@@ -265,8 +302,14 @@ def _copies_ns(chain: Chain, *, has_link: bool) -> dict[int, tuple[int, ...]]:
     return {template: tuple(round(share * ns) for share in shares) for template, ns in forward_ns.items()}
 
 
-def _fill(pool: Pool, relaxed: Relaxed, parts: int, copies_ns: Mapping[int, tuple[int, ...]]) -> None:
-    """More options around those that the relaxed answer mixes."""
+def _fill(
+    pool: Pool, relaxed: Relaxed, parts: int, copies_ns: Mapping[int, tuple[int, ...]], *, deadline: float
+) -> None:
+    """More options around those that the relaxed answer mixes.
+
+    Raises:
+        OutOfTime: the deadline passed.
+    """
     for name, options in relaxed.support.items():
         template = pool.templates[name]
         all_held = sorted({o.held_bytes for o in pool.options(name) if not o.entering and not o.leaving})
@@ -280,6 +323,7 @@ def _fill(pool: Pool, relaxed: Relaxed, parts: int, copies_ns: Mapping[int, tupl
             for part in range(1, parts + 1):
                 held_bytes = low + (high - low) * part // (parts + 1)
                 for copy_ns in copies_ns[name]:
-                    option = template.within(held_bytes, Prices(held=0.0, peak=peak, out=_TIE), copy_ns=copy_ns)
+                    prices = Prices(held=0.0, peak=peak, out=_TIE)
+                    option = template.within(held_bytes, prices, copy_ns=copy_ns, deadline=deadline)
                     if option is not None:
                         pool.add(name, option)

@@ -37,12 +37,13 @@ shared tensors cost nothing, and a replay that runs back through several cells m
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ortools.linear_solver import pywraplp
 
 from planner.solving.cells import Chain, Demand
+from planner.solving.deadline import OutOfTime, check
 from planner.solving.options import Option, Prices, Template
 
 # The program counts bytes in GB and time in thousandths of all that a plan could add, so that its numbers are near 1.
@@ -54,8 +55,8 @@ _EXCESS_PRICE = 10
 _NOISE = 1e-7
 # How far the floating-point solution can be off, as a share of the bound; it is taken off what is claimed.
 _BOUND_TOLERANCE = 1e-6
-# Shares of the average price of a byte at which a template's first options are made: from nothing to all of it.
-_FIRST_HELD_PRICES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 20.0, 1000.0)
+# Shares of the average price of a byte at which a template's first options are made, the most different ones first.
+_FIRST_HELD_PRICES = (1000.0, 1.0, 0.35, 2.5, 0.1, 20.0, 0.5, 1.5, 0.2, 5.0, 0.75, 0.0)
 _FIRST_PEAK_PRICES = (0.3, 1.0, 3.0)
 # Shares of a ns that a ns of copies, each way, costs in the first options that use the link.
 _FIRST_COPY_PRICES = (0.05, 0.2, 0.5)
@@ -87,6 +88,9 @@ class Pool:
         replay_ns, copy_ns: of all ops, and of all tensors that may lie on the host.
         size_bytes: of all tensors.
         host_budget_bytes: what the host has room for.
+
+    Attributes:
+        is_prepared: whether all of the first options are there.
     """
 
     def __init__(
@@ -103,21 +107,35 @@ class Pool:
         self.chain = chain
         self.templates = templates
         self.most_ns = replay_ns + 2 * copy_ns  # no plan adds more
-        price_ns = replay_ns / max(1, size_bytes)
+        self.relief_bytes = (0,) * len(chain.cells)
+        self._price_ns = replay_ns / max(1, size_bytes)
+        self._has_link = copy_ns > 0
         self._options: dict[int, dict[Option, None]] = {name: {} for name in templates}
-        for name, template in templates.items():
+        self.is_prepared = False
+
+    def prepare(self, deadline: float) -> None:
+        """Find each template's first options, and what early replays can relieve; once is enough.
+
+        Raises:
+            OutOfTime: the deadline passed. There are options of every template, but maybe few, and nothing is proven
+                with them. The next call goes on from here.
+        """
+        if self.is_prepared:
+            return
+        held_ns = [self._price_ns * share for share in _FIRST_HELD_PRICES]
+        first = [Prices(held=price_ns, out=1.0) for price_ns in held_ns]  # at such a price nothing is copied
+        first += [Prices(held=0.0, peak=self._price_ns * share, out=1.0) for share in _FIRST_PEAK_PRICES]
+        for copy_price in _FIRST_COPY_PRICES if self._has_link else ():
+            first += [Prices(held=price_ns, out=copy_price) for price_ns in held_ns]
+        for name, template in self.templates.items():
             self.add(name, template.saved())
-            first = [Prices(held=price_ns * share) for share in _FIRST_HELD_PRICES]
-            first += [Prices(held=0.0, peak=price_ns * share) for share in _FIRST_PEAK_PRICES]
-            # Without a link, options that copy are all as those that do not.
-            for copy_price in _FIRST_COPY_PRICES if copy_ns else ():
-                first += [Prices(held=price_ns * share, out=copy_price) for share in _FIRST_HELD_PRICES]
-            first = [replace(prices, out=prices.out or 1.0) for prices in first]
-            for prices in first:
-                found = template.price(prices)
+        for prices in first:
+            for name, template in self.templates.items():
+                found = template.price(prices, deadline=deadline)
                 if found is not None:
                     self.add(name, found.option)
-        self.relief_bytes = self._relief()
+        self.relief_bytes = self._relief(deadline)
+        self.is_prepared = True
 
     def copy(self) -> "Pool":
         """A pool of its own with the same options; templates remember what they have priced."""
@@ -133,10 +151,10 @@ class Pool:
         """All options of a template, in the order they were found."""
         return tuple(self._options[template])
 
-    def _relief(self) -> tuple[int, ...]:
+    def _relief(self, deadline: float) -> tuple[int, ...]:
         """Per cell, the most that early replays in a chain of cells before it can relieve its window of."""
-        begin = {name: t.largest_relief_bytes(continues=False) for name, t in self.templates.items()}
-        go_on = {name: t.largest_relief_bytes(continues=True) for name, t in self.templates.items()}
+        begin = {name: t.largest_relief_bytes(continues=False, deadline=deadline) for name, t in self.templates.items()}
+        go_on = {name: t.largest_relief_bytes(continues=True, deadline=deadline) for name, t in self.templates.items()}
         found = []
         highest = total = 0
         for cell in self.chain.cells:
@@ -246,8 +264,8 @@ class Master:
             self._back[j].SetCoefficient(waits[1], -1)
             self._back[j].SetCoefficient(demanded, -1)
 
-    def relax(self, *, tolerance: float, is_over: Callable[[], bool]) -> Relaxed:
-        """Generate options until the bound is within the tolerance of the program's value, or time is over."""
+    def relax(self, *, tolerance: float, deadline: float) -> Relaxed:
+        """Generate options until the bound is within the tolerance of the program's value, or the deadline passes."""
         self._take_pool()
         bound_ns = 0.0
         with_chains = False
@@ -257,11 +275,14 @@ class Master:
             excess_bytes = self._excess.solution_value() * _GB
             duals = _Duals.read(self)
             support = self._support()
-            lowest_ns, is_new = self._generate(duals, value_ns, with_chains=with_chains)
+            try:
+                lowest_ns, is_new = self._generate(duals, value_ns, with_chains=with_chains, deadline=deadline)
+            except OutOfTime:  # what is found until then is kept; it proves nothing
+                break
             if with_chains:
                 bound_ns = max(bound_ns, (value_ns + lowest_ns) * (1 - _BOUND_TOLERANCE))
             is_tight = value_ns + lowest_ns >= value_ns * (1 - tolerance)
-            if is_over() or (with_chains and (is_tight or not is_new)):
+            if with_chains and (is_tight or not is_new):
                 break
             with_chains = with_chains or is_tight or not is_new
         columns = tuple(
@@ -355,15 +376,16 @@ class Master:
         """Before its window the cell may have demanded what enters only if what leaves was demanded then."""
         return self._relief(j, entering) if leaving.is_demanded else 0
 
-    def _generate(self, duals: "_Duals", value_ns: float, *, with_chains: bool) -> tuple[float, bool]:
+    def _generate(self, duals: "_Duals", value_ns: float, *, with_chains: bool, deadline: float) -> tuple[float, bool]:
         """Price every cell; the sum of the lowest reduced costs in ns, and whether any option is new."""
+        check(deadline)
         lowest_ns = 0.0
         is_new = False
         for j, cell in enumerate(self._cells):
             template = self._pool.templates[cell.template]
             lowest_here = 0.0
             for entering, leaving in self._possible(j) if with_chains else _PLAIN:
-                priced = template.price(duals.prices(j, entering, leaving), entering, leaving)
+                priced = template.price(duals.prices(j, entering, leaving), entering, leaving, deadline=deadline)
                 if priced is None:
                     continue
                 option = priced.option

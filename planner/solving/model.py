@@ -46,6 +46,7 @@ from ortools.sat.python import cp_model
 from planner.link import host_bytes
 from planner.problem import Problem, Tensor
 from planner.simulation.liveness import Point
+from planner.solving.deadline import NEVER, check
 
 Literal = Any  # a CP-SAT Boolean variable, its negation, or the constant 0 or 1
 
@@ -84,9 +85,13 @@ class RetentionModel:
         windows: of the same problem.
         is_strict: with [Only if] for y too. Where replays cost it is rarely needed: a replay that does not happen
             would have to pay for itself.
+        deadline: when to give up building it.
+
+    Raises:
+        OutOfTime: the deadline passed, also while moments are added.
     """
 
-    def __init__(self, problem: Problem, windows: Windows, *, is_strict: bool = False) -> None:
+    def __init__(self, problem: Problem, windows: Windows, *, is_strict: bool = False, deadline: float = NEVER) -> None:
         self.problem = problem
         self.cp = cp_model.CpModel()
         self._windows = windows
@@ -94,6 +99,7 @@ class RetentionModel:
         self._host: list[Literal] = [self._host_literal(tensor) for tensor in problem.tensors]
         self._replay: list[Literal] = [self.cp.new_bool_var(f"y{op.index}") for op in problem.ops]
         self._is_strict = is_strict
+        self._deadline = deadline
         self._done: dict[tuple[int, int], Literal] = {}
         self._running: dict[tuple[int, int], Literal] = {}
         self._unpack_steps = sorted({unpack for t in problem.tensors for unpack, _ in t.uses})
@@ -257,6 +263,7 @@ class RetentionModel:
         [Inputs]   literal ≥ demand(d) − k[t] for every d reading an output t
         [Only if]  literal ≤ Σ over outputs t of lack[t], with lack[t] ≤ 1 − k[t] and lack[t] ≤ Σ of its demands
         """
+        check(self._deadline)
         lacks: list[Literal] = []
         for index in self.problem.ops[op].writes:
             tensor = self.problem.tensors[index]
@@ -298,6 +305,7 @@ class RetentionModel:
         """
         if _is_zero(only_if):
             return
+        check(self._deadline)
         step = point.step
         base_bytes = self.problem.base_bytes[step]
         terms: list[tuple[int, Literal]] = []

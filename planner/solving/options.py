@@ -5,6 +5,7 @@ exactly, and so also proves that no other decision in the cell is cheaper at tho
 """
 
 import math
+import time
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -15,6 +16,7 @@ from planner.link import host_bytes
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Timeline, ideal_timeline, simulate
 from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
+from planner.solving.deadline import NEVER, OutOfTime
 from planner.solving.interruptible import run
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
 
@@ -22,8 +24,11 @@ from planner.solving.model import RetentionModel, Windows, negation, replay_wind
 _NS_PARTS = 1_000
 _PEAK_UNIT_BYTES = 1 << 16
 _SEED = 20_260_101
-# A cell is proven in about 10 ms; a huge one may take longer, and its bound is then what was proven until here.
-_CELL_TIME_S = 5.0
+# A cell is proven in about 10 ms; for a huge one so much work is done, and its bound is then what that has proven. Work
+# is counted in CP-SAT's deterministic time, in which another machine comes to the same; a unit takes about a second.
+_CELL_WORK = 5.0
+# A search that its work has ended has done nearly all of it.
+_WORK_DONE = 0.9
 # Prices are told apart to this many significant digits: the solver's duals carry noise beyond it.
 _PRICE_DIGITS = 7
 
@@ -188,28 +193,44 @@ class Template:
     def _has_choice(self, links: tuple[int, ...]) -> bool:
         return any(not self._problem.tensors[index].must_keep for index in links)
 
-    def price(self, prices: Prices, entering: Demand = Demand.NONE, leaving: Demand = Demand.NONE) -> Priced | None:
+    def price(
+        self,
+        prices: Prices,
+        entering: Demand = Demand.NONE,
+        leaving: Demand = Demand.NONE,
+        *,
+        deadline: float = NEVER,
+    ) -> Priced | None:
         """The cheapest option, or None if nothing can be demanded in this way.
 
         Args:
             prices: of memory.
             entering, leaving: what replays demand across the cell's borders.
+            deadline: for an answer that is not known yet.
+
+        Raises:
+            OutOfTime: the deadline passed.
         """
         prices = prices.rounded()
         key = (entering, leaving, prices)
         if key not in self._priced:
-            self._priced[key] = self._solve(prices, entering, leaving)
+            self._priced[key] = self._solve(prices, entering, leaving, deadline=deadline)
         return self._priced[key]
 
-    def within(self, held_bytes: int, prices: Prices, *, copy_ns: int = 0) -> Option | None:
+    def within(self, held_bytes: int, prices: Prices, *, copy_ns: int = 0, deadline: float = NEVER) -> Option | None:
         """The cheapest option at some prices that holds no more bytes and copies no longer than this; None if none is.
 
         Args:
             held_bytes: from forward.
             prices: of memory and time.
             copy_ns: for all its copies out.
+            deadline: when to give up.
+
+        Raises:
+            OutOfTime: the deadline passed.
         """
-        priced = self._solve(prices.rounded(), Demand.NONE, Demand.NONE, limits=(held_bytes, copy_ns))
+        limits = (held_bytes, copy_ns)
+        priced = self._solve(prices.rounded(), Demand.NONE, Demand.NONE, limits=limits, deadline=deadline)
         return None if priced is None else priced.option
 
     def saved(self) -> Option:
@@ -218,21 +239,28 @@ class Template:
         kept = {t.index for t in local.problem.tensors if t.uses} | local.problem.must_keep
         return self._measure(frozenset(kept), frozenset(), Demand.NONE, Demand.NONE)
 
-    def largest_relief_bytes(self, *, continues: bool) -> int:
+    def largest_relief_bytes(self, *, continues: bool, deadline: float = NEVER) -> int:
         """The most by which early replays in the cell can lessen what it holds.
 
         Args:
             continues: only if these replays demand the links that enter, so that the cell before may relieve too.
+            deadline: when to give up.
+
+        Raises:
+            OutOfTime: the deadline passed.
         """
         if not self.can_be_demanded or (continues and not self.can_demand):
             return 0
-        relief_bytes = 0 if continues else self._largest_relief_bytes(Demand.NONE, continues=False)
+        relief_bytes = 0
+        if not continues:
+            relief_bytes = self._largest_relief_bytes(Demand.NONE, continues=False, deadline=deadline)
         if self.can_demand:
-            relief_bytes = max(relief_bytes, self._largest_relief_bytes(Demand.EARLY, continues=continues))
+            early_bytes = self._largest_relief_bytes(Demand.EARLY, continues=continues, deadline=deadline)
+            relief_bytes = max(relief_bytes, early_bytes)
         return relief_bytes
 
-    def _largest_relief_bytes(self, entering: Demand, *, continues: bool) -> int:
-        model, owned = self._model(entering, Demand.LATE)
+    def _largest_relief_bytes(self, entering: Demand, *, continues: bool, deadline: float) -> int:
+        model, owned = self._model(entering, Demand.LATE, deadline)
         local, _ = self._local(entering, Demand.LATE)
         model.forbid_idle()
         if continues:
@@ -242,8 +270,9 @@ class Template:
         if isinstance(relief, int):
             return max(0, relief)
         model.cp.maximize(relief)
-        solver = _solver()
+        solver = _solver(deadline)
         status = run(solver, model.cp)
+        _check_work(solver, status, deadline)
         if status == cp_model.INFEASIBLE:
             return 0
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -260,11 +289,13 @@ class Template:
             self._moments[key] = {}
         return self._locals[key]
 
-    def _model(self, entering: Demand, leaving: Demand) -> tuple[RetentionModel, list[tuple[int, int]]]:
+    def _model(
+        self, entering: Demand, leaving: Demand, deadline: float
+    ) -> tuple[RetentionModel, list[tuple[int, int]]]:
         """The model, and (position, bytes) of the tensors that count."""
         local, windows = self._local(entering, leaving)
         is_plain = entering is Demand.NONE and leaving is Demand.NONE
-        model = RetentionModel(local.problem, windows, is_strict=not is_plain)
+        model = RetentionModel(local.problem, windows, is_strict=not is_plain, deadline=deadline)
         return model, [(t.index, t.size_bytes) for t in local.problem.tensors[: local.owned]]
 
     def _early(self, model: RetentionModel, local: LocalProblem) -> list[tuple[int, Any]]:
@@ -277,12 +308,18 @@ class Template:
         ]
 
     def _solve(
-        self, prices: Prices, entering: Demand, leaving: Demand, *, limits: tuple[int, int] | None = None
+        self,
+        prices: Prices,
+        entering: Demand,
+        leaving: Demand,
+        *,
+        deadline: float,
+        limits: tuple[int, int] | None = None,
     ) -> Priced | None:
         local, _ = self._local(entering, leaving)
         moments = self._moments[_kinds(entering, leaving)]
         while True:
-            model, owned = self._model(entering, leaving)
+            model, owned = self._model(entering, leaving, deadline)
             if limits is not None:
                 held_bytes, copy_ns = limits
                 here = sum(size * (model.keep(index) - model.host(index)) for index, size in owned)
@@ -310,12 +347,13 @@ class Template:
                     peaks.append((part, self._add_peak(model, local, moments, part)))
                     cost += math.floor(_NS_PARTS * price * _PEAK_UNIT_BYTES) * peaks[-1][1]
             model.cp.minimize(cost)
-            solver = _solver()
+            solver = _solver(deadline)
             status = run(solver, model.cp)
+            _check_work(solver, status, deadline)
             if status == cp_model.INFEASIBLE:
                 return None
             if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-                raise AssertionError(f"a cell could not be solved: {solver.status_name(status)}")
+                raise AssertionError(f"a cell could not be solved: status {status} of CP-SAT")
             option = self._measure(model.kept(solver), model.offloaded(solver), entering, leaving)
             reached = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
             if not self._learn(local, moments, option, reached):
@@ -457,16 +495,30 @@ def _split(timeline: Timeline, local: LocalProblem) -> tuple[_Moments, _Moments]
     )
 
 
-def _solver() -> cp_model.CpSolver:
+def _solver(deadline: float) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = _SEED
-    solver.parameters.max_time_in_seconds = _CELL_TIME_S
+    solver.parameters.max_deterministic_time = _CELL_WORK
+    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
     solver.parameters.catch_sigint_signal = False
     # The full linear relaxation proves a cell 2 to 4 times as fast as the default; probing takes longer than it saves.
     solver.parameters.linearization_level = 2
     solver.parameters.cp_model_probing_level = 0
     return solver
+
+
+def _check_work(solver: cp_model.CpSolver, status: int, deadline: float) -> None:
+    """What the deadline has cut short must not be remembered; what its work has ended is the same every time.
+
+    The clock does not tell: CP-SAT stops before the deadline if what it does next may take longer.
+
+    Raises:
+        OutOfTime: the deadline has ended the search.
+    """
+    is_ended = status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    if is_ended and deadline < NEVER and solver.response_proto.deterministic_time < _WORK_DONE * _CELL_WORK:
+        raise OutOfTime
 
 
 def _round(price: float) -> float:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,6 +11,7 @@ from ortools.sat.python import cp_model
 
 from planner.problem import Problem
 from planner.simulation.liveness import Point, Retained, Timeline, ideal_timeline, replayed_ops, retained
+from planner.solving.deadline import OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed
 from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, Windows, replay_windows
@@ -169,10 +171,11 @@ def _search(
     _add_violations(best.moments, _everything(problem).timeline, budget_bytes)
     windows = replay_windows(problem)
     flat = _Flat(problem, windows, best, limits, deadline, budget_bytes, report)
-    flat.prove()
-    if problem.link is not None:
-        flat.make_room()
-        flat.exclude()
+    with suppress(OutOfTime):
+        flat.prove()
+        if problem.link is not None:
+            flat.make_room()
+            flat.exclude()
 
 
 def _decompose(
@@ -211,9 +214,8 @@ class _Flat:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to do, and time for it."""
-        is_settled = self.best.is_infeasible or _is_proven(self.best, self.limits)
-        return not is_settled and self.deadline > time.monotonic()
+        """Whether there is something to do."""
+        return not self.best.is_infeasible and not _is_proven(self.best, self.limits)
 
     def prove(self) -> None:
         """Solve with ever more moments until the model's plan fits: with copies as it takes them, that is exact."""
@@ -252,15 +254,16 @@ class _Flat:
         """The model's plan, offered if it fits; None if there is none. Where the limit is the budget, its bound holds.
 
         Raises:
+            OutOfTime: the deadline passed.
             SolverInterrupted: Ctrl-C was pressed; what was found is taken.
         """
-        model = RetentionModel(self.problem, self.windows, is_strict=self.is_strict)
+        model = RetentionModel(self.problem, self.windows, is_strict=self.is_strict, deadline=self.deadline)
         for plan in self.excluded:
             model.forbid(plan.kept, plan.timeline.traffic.offloaded)
         model.cp.minimize(model.replay_ns + model.add_link())
-        solver = _solver(self.limits, self.deadline)
+        solver = _solver(self.limits)
         try:
-            status = _run(model, solver, self.best, limit_bytes)
+            status = _run(model, solver, self.best, limit_bytes, self.deadline)
         except SolverInterrupted as interrupt:
             self._take(model, solver, interrupt.status, is_bound=is_bound)
             raise
@@ -335,25 +338,25 @@ def lowest_peak(
     for plan in (_everything(problem), *known):
         _add_violations(best.moments, plan.timeline, bound_bytes)
     windows = replay_windows(problem)
-    while max(bound_bytes, enough_bytes) < best.timeline.peak_bytes and deadline > time.monotonic():
-        model = RetentionModel(problem, windows, is_strict=True)
-        peak_bytes = model.largest_peak()
-        model.add_link()
-        model.cp.minimize(peak_bytes)
-        solver = _solver(limits, deadline)
-        if _run(model, solver, best, peak_bytes) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            break
-        bound_bytes = max(bound_bytes, round(solver.best_objective_bound))
-        kept = model.kept(solver)
-        offloaded = model.offloaded(solver)
-        best.offer(kept, with_best_staging(problem, kept, offloaded, bound_bytes))
-        ideal = ideal_timeline(problem, kept, offloaded)
-        reached_bytes = solver.value(peak_bytes)  # exact; the objective value is a float
-        is_new = _add_violations(best.moments, ideal, reached_bytes)
-        if not is_new and not offloaded and ideal.peak_bytes > reached_bytes:
-            raise AssertionError("the strict model gets less at a moment that it knows than the simulation does")
-        if not is_new:
-            break
+    with suppress(OutOfTime):
+        while max(bound_bytes, enough_bytes) < best.timeline.peak_bytes:
+            model = RetentionModel(problem, windows, is_strict=True, deadline=deadline)
+            peak_bytes = model.largest_peak()
+            model.add_link()
+            model.cp.minimize(peak_bytes)
+            solver = _solver(limits)
+            if _run(model, solver, best, peak_bytes, deadline) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                break
+            bound_bytes = max(bound_bytes, round(solver.best_objective_bound))
+            kept, offloaded = model.kept(solver), model.offloaded(solver)
+            best.offer(kept, with_best_staging(problem, kept, offloaded, bound_bytes))
+            ideal = ideal_timeline(problem, kept, offloaded)
+            reached_bytes = solver.value(peak_bytes)  # exact; the objective value is a float
+            is_new = _add_violations(best.moments, ideal, reached_bytes)
+            if not is_new and not offloaded and ideal.peak_bytes > reached_bytes:
+                raise AssertionError("the strict model gets less at a moment that it knows than the simulation does")
+            if not is_new:
+                break
     return LowestPeak(kept=best.kept, timeline=best.timeline, bound_bytes=min(bound_bytes, best.timeline.peak_bytes))
 
 
@@ -379,16 +382,16 @@ def _fixed_peak(problem: Problem) -> int:
     return max(*problem.base_bytes, problem.optimizer_peak_bytes)
 
 
-def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, limit_bytes: Any) -> int:
+def _run(model: RetentionModel, solver: cp_model.CpSolver, best: _Incumbent, limit_bytes: Any, deadline: float) -> int:
     """Solve with the known moments. No hint is given: with one, the proof took 2 to 10 times as long (Llama-3-8B)."""
     for moment in best.moments:
         model.add_moment(moment, limit_bytes)
+    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
     return run(solver, model.cp)
 
 
-def _solver(limits: Limits, deadline: float) -> cp_model.CpSolver:
+def _solver(limits: Limits) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(0.0, deadline - time.monotonic())
     solver.parameters.num_workers = _WORKERS
     solver.parameters.interleave_search = True
     solver.parameters.random_seed = _SEED

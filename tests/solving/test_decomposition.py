@@ -5,17 +5,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from planner.blocks import block_levels
 from planner.device import load_device
 from planner.graph import modules
 from planner.problem import Problem, ReplayOp, Tensor, build_problem
 from planner.simulation.liveness import Retained, retained, simulate
-from planner.solving import decomposition
+from planner.solving import decomposition, options
+from planner.solving.assembly import assemble
 from planner.solving.cells import cut
+from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed, chain_solver
+from planner.solving.interruptible import run
+from planner.solving.master import Column
+from planner.solving.model import RetentionModel, replay_windows
+from planner.solving.options import Prices, Template
 from planner.solving.search import Limits, SearchInterrupted, Status, lowest_peak, saved, solve
 from planner.spec import from_mapping
 from planner.tracing import prepare, trace
@@ -309,23 +317,31 @@ def test_a_small_llama_costs_what_the_flat_model_proves(llama: tuple[Problem, Ch
         assert flat.timeline.recompute_ns == decomposed.timeline.recompute_ns
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_an_interrupted_search_keeps_what_it_had(
-    llama: tuple[Problem, ChainSolver], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def half_way(llama: tuple[Problem, ChainSolver]) -> tuple[int, int]:
+    """A budget, and what no plan within it costs less than."""
     problem, chain = llama
     lowest = max(*problem.base_bytes, problem.optimizer_peak_bytes)
     budget = (lowest + simulate(problem, saved(problem)).peak_bytes) // 2
+    return budget, solve(problem, budget_bytes=budget, limits=EXACT, chain=chain).bound_ns
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_interrupted_search_keeps_what_it_had(
+    llama: tuple[Problem, ChainSolver], half_way: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, chain = llama
+    budget, _ = half_way
     grown = list(chain.improve(budget, gap=0.0, deadline=time.monotonic() + 60))
     fill = decomposition._fill
     fillings = 0
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
         nonlocal fillings
         fillings += 1
         if fillings == len(decomposition._FILLS):
             raise KeyboardInterrupt
-        fill(*arguments)
+        fill(*arguments, **options)
 
     monkeypatch.setattr(decomposition, "_fill", interrupted)
     with pytest.raises(SearchInterrupted) as caught:
@@ -334,3 +350,98 @@ def test_an_interrupted_search_keeps_what_it_had(
     solution = caught.value.solution
     assert grown[-2].timeline == solution.timeline is not None
     assert 0 < grown[-2].bound_ns == solution.bound_ns
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("prices", "has_plan"), [(0, False), (40, False), (80, True), (160, True), (240, True)])
+def test_what_time_cuts_short_still_fits_and_claims_no_more_than_is_proven(
+    llama: tuple[Problem, ChainSolver],
+    half_way: tuple[int, int],
+    prices: int,
+    has_plan: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, known_chain = llama
+    budget, least_ns = half_way
+    solve_cell, calls = Template._solve, 0
+
+    def cut(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > prices:
+            raise OutOfTime
+        return solve_cell(*arguments, **options)
+
+    monkeypatch.setattr(Template, "_solve", cut)
+    found = decompose(ChainSolver(problem, known_chain._chain), budget)
+
+    assert calls > prices
+    assert not found.is_infeasible
+    assert 0 <= found.bound_ns <= least_ns
+    assert has_plan == (found.kept is not None)
+    if found.kept is not None:
+        assert found.timeline == simulate(problem, found.kept)
+        assert found.timeline.peak_bytes <= budget
+        assert found.timeline.recompute_ns >= least_ns
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_begins_after_the_deadline_and_nothing_cut_short_is_remembered(
+    llama: tuple[Problem, ChainSolver],
+) -> None:
+    problem, known_chain = llama
+    chain = known_chain._chain
+    template = Template(problem, chain.cells[1], is_last=False)
+    prices = Prices(held=1e-3)
+    with pytest.raises(OutOfTime):
+        template.price(prices, deadline=PAST)
+    with pytest.raises(OutOfTime):
+        template.within(0, prices, deadline=PAST)
+    with pytest.raises(OutOfTime):
+        template.largest_relief_bytes(continues=False, deadline=PAST)
+    with pytest.raises(OutOfTime):
+        RetentionModel(problem, replay_windows(problem), deadline=PAST)
+    columns = [[Column(option=template.saved(), reduced_ns=0.0)] for _ in chain.cells]
+    with pytest.raises(OutOfTime):
+        assemble(chain, columns, forward_budget_bytes=0, window_budget_bytes=0, slack_ns=1.0, deadline=PAST)
+
+    found = template.price(prices)
+
+    assert found is not None
+    assert found is template.price(prices, deadline=PAST)  # which is known by now
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cell_that_cp_sat_gives_up_before_the_deadline_is_out_of_time_too(
+    llama: tuple[Problem, ChainSolver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_early(solver: Any, model: Any) -> int:
+        solver.parameters.max_time_in_seconds = 0.0
+        return run(solver, model)
+
+    problem, known_chain = llama
+    template = Template(problem, known_chain._chain.cells[1], is_last=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(options, "run", stop_early)
+        with pytest.raises(OutOfTime):
+            template.price(Prices(held=1e-3), deadline=time.monotonic() + 600)
+
+    assert template.price(Prices(held=1e-3)) is not None
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(32, 32 * width)
+        self.down = nn.Linear(32 * width, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+@pytest.mark.parametrize(("widths", "is_chain"), [((1, 2, 3, 4, 5), False), ((1, 2, 2, 2, 3), True)])
+def test_blocks_of_which_no_two_are_alike_are_no_chain(widths: tuple[int, ...], is_chain: bool) -> None:
+    graph = trace(nn.Sequential(*(Block(width) for width in widths)), (torch.randn(64, 32),))
+    problem = build_problem(graph, load_device("h100-80gb"))
+
+    assert is_chain == (chain_solver(problem, [tuple(str(place) for place in range(len(widths)))]) is not None)

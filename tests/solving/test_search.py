@@ -121,6 +121,16 @@ def test_a_known_plan_is_the_answer_when_time_is_out() -> None:
     assert simulate(problem, known).recompute_ns == solution.timeline.recompute_ns
 
 
+def test_a_peak_that_is_low_enough_ends_the_search_for_the_lowest() -> None:
+    problem = chain((1, 2, 4, 8))
+    everything = simulate(problem, saved(problem)).peak_bytes
+
+    found = lowest_peak(problem, limits=EXACT, enough_bytes=everything)
+
+    assert (saved(problem), everything) == (found.kept, found.timeline.peak_bytes)
+    assert lowest_peak(problem, limits=EXACT).timeline.peak_bytes < everything
+
+
 class SlowToStop:
     """A solver that goes on for a while after it was told to stop, as CP-SAT does."""
 
