@@ -25,6 +25,7 @@ _FEWEST_CELLS = 4
 # Around the options of the relaxed answer, so many more are looked for, and then so many if the plan is still too far
 # from the bound: a whole plan needs steps finer than those that the prices alone produce.
 _FILLS = (16, 53)
+_LINK_FILLS = (8,)
 # A plan is first looked for this close above the bound, then with ever more room.
 _SLACKS = (0.002, 0.02, 0.2, 10.0)
 # Bisection for the lowest peak ends when its range is this part of the peak; what is replayed hardly matters meanwhile.
@@ -141,7 +142,7 @@ class ChainSolver:
             return
         best = replace(best, bound_ns=bound_ns)
         yield best
-        for parts in _FILLS:
+        for parts in _LINK_FILLS if self._problem.link else _FILLS:
             with suppress(OutOfTime):
                 _fill(pool, relaxed, parts, self._copies_ns, deadline=generating)
             relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)

@@ -16,7 +16,7 @@ from planner.graph import modules
 from planner.problem import Problem, ReplayOp, Tensor, build_problem
 from planner.simulation.liveness import Retained, retained, simulate
 from planner.solving import decomposition, options
-from planner.solving.assembly import assemble
+from planner.solving.assembly import LinkRoom, assemble
 from planner.solving.cells import cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed, chain_solver
@@ -403,7 +403,15 @@ def test_nothing_begins_after_the_deadline_and_nothing_cut_short_is_remembered(
         RetentionModel(problem, replay_windows(problem), deadline=PAST)
     columns = [[Column(option=template.saved(), reduced_ns=0.0)] for _ in chain.cells]
     with pytest.raises(OutOfTime):
-        assemble(chain, columns, forward_budget_bytes=0, window_budget_bytes=0, slack_ns=1.0, deadline=PAST)
+        assemble(
+            chain,
+            columns,
+            forward_budget_bytes=0,
+            window_budget_bytes=0,
+            link=LinkRoom(),
+            slack_ns=1.0,
+            deadline=PAST,
+        )
 
     found = template.price(prices)
 
