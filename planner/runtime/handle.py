@@ -50,7 +50,7 @@ class AppliedPlan:
         self._model = model
         self._is_paused = False
         device = _device_of(model)
-        self.host = HostArena(host_limit_bytes, is_pinned=device.type == "cuda")
+        self.host = HostArena(host_limit_bytes, is_pinned=device.type == "cuda", is_fake=device.type == "meta")
         self._subject = Subject(model, plan, ModelWatch(model), device, self.host, staging_bytes)
         self._known: OrderedDict[Hashable, Known] = OrderedDict()
         self._threads = threading.local()

@@ -20,14 +20,18 @@ class Block:
     Args:
         size_bytes: exactly so many, up to the end of the page.
         is_pinned: lock it in memory, for copies that run beside computation.
+        is_fake: it is for tensors without data, and takes no memory.
 
     Raises:
         HostMemoryError: it cannot be had.
     """
 
-    def __init__(self, size_bytes: int, *, is_pinned: bool) -> None:
+    def __init__(self, size_bytes: int, *, is_pinned: bool, is_fake: bool = False) -> None:
         self.size_bytes = size_bytes
         self.is_pinned = is_pinned
+        if is_fake:
+            self.bytes = torch.empty(size_bytes, dtype=torch.uint8, device="meta")
+            return
         try:
             # Shared, so that a fork does not leave the pinned pages to the child. PyTorch's own pinned memory is
             # rounded up to a power of two: https://github.com/pytorch/pytorch/issues/150517
@@ -72,6 +76,7 @@ class HostArena:
     Args:
         limit_bytes: the most that the blocks may have together.
         is_pinned: lock them in memory.
+        is_fake: the model has no data, as in a rehearsal: what would be taken is counted, nothing is.
 
     Attributes:
         capacity_bytes: of the blocks there are.
@@ -79,9 +84,10 @@ class HostArena:
         peak_bytes: the most that there were at a time.
     """
 
-    def __init__(self, limit_bytes: int, *, is_pinned: bool) -> None:
+    def __init__(self, limit_bytes: int, *, is_pinned: bool, is_fake: bool = False) -> None:
         self.limit_bytes = limit_bytes
         self.is_pinned = is_pinned
+        self.is_fake = is_fake
         self.capacity_bytes = 0
         self.held_bytes = 0
         self.peak_bytes = 0
@@ -112,9 +118,17 @@ class HostArena:
                     needed_bytes=size_bytes,
                     limit_bytes=self.limit_bytes,
                 )
-            block = Block(size_bytes, is_pinned=self.is_pinned)
+            block = Block(size_bytes, is_pinned=self.is_pinned, is_fake=self.is_fake)
             self.capacity_bytes += size_bytes
             return block
+
+    def apart(self, size_bytes: int) -> torch.Tensor:
+        """Ordinary memory for one value of a recorded forward.
+
+        Raises:
+            HostMemoryError: it cannot be had.
+        """
+        return Block(size_bytes, is_pinned=False, is_fake=self.is_fake).bytes[:size_bytes]
 
     def give_back(self, block: Block) -> None:
         """The forward that took the block needs it no more."""

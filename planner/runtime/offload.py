@@ -196,7 +196,7 @@ class HostCopies:
                         needed_bytes=self.wanted_bytes,
                         limit_bytes=self._arena.limit_bytes,
                     )
-                return Block(size_bytes, is_pinned=False).bytes[:size_bytes], False
+                return self._arena.apart(size_bytes), False
             if self.wanted_bytes > self._host_bytes:
                 raise HostMemoryError("forward offloads more than when it was recorded", needed_bytes=self.wanted_bytes)
             if self.reason is not None:
@@ -341,8 +341,9 @@ def has_streams(device: torch.device) -> bool:
 
 
 def copy_bytes(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> None:
-    """Copy on the current stream."""
-    target.copy_(source, non_blocking=non_blocking)
+    """Copy on the current stream; tensors without data have nothing to copy."""
+    if not target.is_meta:
+        target.copy_(source, non_blocking=non_blocking)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import gc
-import random
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,40 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from planner.errors import HostMemoryError
-from planner.graph import OUTSIDE
 from planner.plan import Plan, Retention
 from planner.runtime.handle import AppliedPlan, apply
 from planner.runtime.host import Block, HostArena
 from planner.runtime.measure import measure_peak, storage_bytes
 from planner.runtime.offload import HostCopies, Streams
 from tests.runtime.models import Case, build, difference, loss_of, run_step
-from tests.runtime.plans import Subject, keep_all, keep_some, plan_that_keeps, recorded, study
+from tests.runtime.plans import mixed, offload_all, recorded, study
 
 _FORWARDS = 5
 _CPU = torch.device("cpu")
 _GENEROUS_BYTES = 10**9
-
-
-def offload(plan: Plan, chosen: Callable[[], bool] = lambda: True) -> Plan:
-    """The plan with what it saves, or a part of it, offloaded."""
-    return replace(
-        plan,
-        decisions=tuple(
-            replace(decision, retention=Retention.OFFLOAD)
-            if decision.module_fqn != OUTSIDE and decision.retention is Retention.SAVE and chosen()
-            else decision
-            for decision in plan.decisions
-        ),
-    )
-
-
-def offload_all(subject: Subject) -> Plan:
-    return offload(plan_that_keeps(subject, keep_all(subject)))
-
-
-def mixed(subject: Subject, seed: int) -> Plan:
-    chance = random.Random(seed)
-    return offload(plan_that_keeps(subject, keep_some(subject, 0.6, seed)), lambda: chance.random() < 0.5)
 
 
 class Net(nn.Module):
