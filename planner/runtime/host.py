@@ -6,6 +6,7 @@ What it leaves out: what lies where in it, and when it comes and goes.
 import mmap
 import os
 import weakref
+from contextlib import suppress
 from threading import RLock
 from typing import Any
 
@@ -48,6 +49,7 @@ class Block:
         address, size_bytes = self.bytes.data_ptr(), self.bytes.nbytes
         status = int(_cudart().cudaHostRegister(address, size_bytes, 0))
         if status:
+            _forget_error()
             raise HostMemoryError(
                 f"{size_bytes:,} bytes of host memory for offloaded tensors cannot be pinned (CUDA error {status}); "
                 "raise the limit of locked memory (ulimit -l), or offload less",
@@ -60,6 +62,12 @@ class Block:
 def _unpin(pinned: torch.Tensor) -> None:
     torch.cuda.synchronize()
     _cudart().cudaHostUnregister(pinned.data_ptr())
+
+
+def _forget_error() -> None:
+    """PyTorch asks for the last error after each kernel it launches, and would find this one after the next."""
+    with suppress(RuntimeError):
+        torch.ones(1, device="cuda")
 
 
 def _cudart() -> Any:

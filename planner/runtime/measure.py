@@ -1,5 +1,6 @@
 """What a step really takes: the allocator's peak and the clock, on a CPU or a CUDA device."""
 
+import gc
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ def measure_peak(run: Callable[[], object], *, resident: Iterable[torch.Tensor],
 
 def measure_curve(run: Callable[[], object]) -> list[int]:
     """Bytes of a run on a CPU after each change, in order; what was there before is not counted."""
+    gc.collect()  # else what has been garbage for long may be freed meanwhile
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]

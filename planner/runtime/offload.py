@@ -318,7 +318,10 @@ class HostCopies:
             if slot is not None and self._queue[-1] not in self._arriving:
                 if self._arriving_bytes + slot.size_bytes > self._limit_bytes:
                     return
-                self._start(self._queue[-1])
+                try:
+                    self._start(self._queue[-1])
+                except torch.OutOfMemoryError:  # by the time it is asked for, there may be room again
+                    return
             self._queue.pop()
 
     @property
