@@ -43,6 +43,8 @@ class Verification:
     predicted_peak_bytes: int
     measured_peak_bytes: int
     measured_reserved_bytes: int
+    predicted_host_bytes: int
+    measured_host_bytes: int
     baseline_peak_bytes: int
     loss_equal: bool
     gradients_equal: bool
@@ -69,6 +71,10 @@ class Verification:
             found.append("the measured peak is over the budget")
         if abs(self.prediction_error) > TOLERANCE:
             found.append(f"the predicted peak is off by {self.prediction_error:+.1%}")
+        if self.measured_host_bytes > self.predicted_host_bytes * (1 + TOLERANCE):
+            found.append(
+                f"{self.measured_host_bytes:,} bytes go to the host, {self.predicted_host_bytes:,} were predicted"
+            )
         if self.fallbacks:
             found.append(f"{self.fallbacks} forwards differed from the recorded one and kept everything")
         return tuple(found)
@@ -218,6 +224,7 @@ def _compared(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, not
     try:
         _settle(live, applied)
         planned_memory = _peak(live, place)
+        host_bytes = applied.host.peak_bytes
         fallbacks += applied.fallbacks
     finally:
         applied.remove()
@@ -228,6 +235,8 @@ def _compared(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, not
         predicted_peak_bytes=plan.predicted.peak_bytes,
         measured_peak_bytes=planned_memory.peak_bytes,
         measured_reserved_bytes=planned_memory.reserved_bytes,
+        predicted_host_bytes=plan.predicted.host_bytes,
+        measured_host_bytes=host_bytes,
         baseline_peak_bytes=baseline_memory.peak_bytes,
         loss_equal=losses_equal,
         gradients_equal=not differences,

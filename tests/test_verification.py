@@ -1,20 +1,28 @@
 """`verify` against the CPU allocator: what was predicted is what happens, and the bits are the same."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import planner
+from planner.device import load_device
 from planner.errors import PlanMismatchError, SpecError
 from planner.plan import Plan
+from planner.problem import build_problem
+from planner.reporting.verification import verification_document, verification_text
 from planner.runtime.live import LiveRun, make_live
+from planner.runtime.rehearsal import rehearse
 from planner.spec import RunSpec, from_mapping
-from planner.verification import verify
+from planner.tracing import Kernels, Step, prepare_spec, trace_step
+from planner.verification import compare, verify
+from tests.runtime.plans import Subject, mixed, offload_all
 
 pytest.importorskip("transformers")
 
+_CPU = torch.device("cpu")
 LLAMA = {
     "transformers": "LlamaForCausalLM",
     "config": {
@@ -62,6 +70,34 @@ def test_bits_are_equal_and_the_peak_is_the_predicted_one(model: dict[str, Any],
     assert found.measured_peak_bytes <= found.budget_bytes
     assert found.measured_peak_bytes < found.baseline_peak_bytes
     assert abs(found.prediction_error) < 0.001
+
+
+def rehearsed(step: Step, plan: Plan) -> Plan:
+    """The plan with what a rehearsal predicts."""
+    found = rehearse(step, plan)
+    return replace(plan, predicted=replace(plan.predicted, peak_bytes=found.peak_bytes, host_bytes=found.host_bytes))
+
+
+@pytest.mark.parametrize("model", [LLAMA, VIT], ids=["llama", "vit"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_plan_that_offloads_takes_what_its_rehearsal_predicts(model: dict[str, Any]) -> None:
+    run = spec(model)
+    step = prepare_spec(run, kernels=Kernels.CPU)
+    graph = trace_step(step)
+    subject = Subject(graph, build_problem(graph, load_device(run.device)))
+
+    for plan in (offload_all(subject), mixed(subject, 1)):
+        found = compare(make_live(run, _CPU), rehearsed(step, plan), _CPU, steps=1)
+
+        assert () == found.failures
+        assert found.predicted_peak_bytes == found.measured_peak_bytes
+        assert 0 < found.predicted_host_bytes == found.measured_host_bytes
+        assert "offloaded to the host" in verification_text(found)
+        document = verification_document(found)
+        assert found.measured_host_bytes == document["predicted_host_bytes"] == document["measured_host_bytes"]
+
+    more = replace(found, measured_host_bytes=2 * found.measured_host_bytes)
+    assert ["were predicted" in failure for failure in more.failures] == [True]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -16,12 +16,16 @@ def verification_text(found: "Verification") -> str:
     ]
     if found.measured_reserved_bytes:
         rows.append(["reserved by the allocator", "", gigabytes(found.measured_reserved_bytes)])
+    if found.measured_host_bytes or found.predicted_host_bytes:
+        rows.append(["offloaded to the host", "", gigabytes(found.measured_host_bytes)])
     equality = [
         f"Loss        {'the same bits' if found.loss_equal else 'DIFFERS'}",
         "Gradients   " + ("the same bits" if found.gradients_equal else f"DIFFER, first in {found.first_difference}"),
         f"Predicted   peak {gigabytes(found.predicted_peak_bytes)}, off by {percent(abs(found.prediction_error))}; "
         f"budget {gigabytes(found.budget_bytes)}",
     ]
+    if found.predicted_host_bytes:
+        equality.append(f"            {gigabytes(found.predicted_host_bytes)} offloaded to the host")
     verdict = ["Verified: " + ("; ".join(found.failures) if found.failures else "everything holds")]
     if found.failures:
         verdict = ["NOT verified: " + "; ".join(found.failures)]
@@ -44,6 +48,8 @@ def verification_document(found: "Verification") -> dict[str, Any]:
         "predicted_peak_bytes": found.predicted_peak_bytes,
         "measured_peak_bytes": found.measured_peak_bytes,
         "measured_reserved_bytes": found.measured_reserved_bytes,
+        "predicted_host_bytes": found.predicted_host_bytes,
+        "measured_host_bytes": found.measured_host_bytes,
         "baseline_peak_bytes": found.baseline_peak_bytes,
         "prediction_error": found.prediction_error,
         "gradients_equal": found.gradients_equal,

@@ -17,7 +17,8 @@ from planner.blocks import BlockIndex
 from planner.errors import PlanMismatchError
 from planner.graph import OUTSIDE
 from planner.plan import Decision, Plan, Retention
-from planner.runtime.offload import HostArena, HostCopies, Streams
+from planner.runtime.host import HostArena
+from planner.runtime.offload import HostCopies, Streams
 from planner.runtime.program import (
     PackStep,
     Place,
@@ -60,6 +61,7 @@ class Known:
         recordings: since they last agreed.
         forwards: since the last recording.
         host_bytes: what the program's forwards need on the host.
+        largest_bytes: of the largest value that they offload.
         adoptions: how often an attribute of the model changed and with it a number in the tape.
         steps: of the ops that were called with different numbers, whose results are saved.
         is_unsteady: no two recordings agree, so every forward is recorded.
@@ -70,6 +72,7 @@ class Known:
     recordings: int = 0
     forwards: int = 0
     host_bytes: int = 0
+    largest_bytes: int = 0
     adoptions: int = 0
     steps: frozenset[int] = frozenset()
     is_unsteady: bool = False
@@ -108,9 +111,15 @@ class Subject:
         self.boundaries = frozenset(boundary_of(anchor) for anchor in self.plan.anchors)
         self.finders = self.watch.finders()
 
-    def new_copies(self, host_bytes: int | None) -> HostCopies:
-        """The host's part in a forward that begins; needs are known unless it is recorded."""
-        return HostCopies(self.arena, self._streams, staging_bytes=self.staging_bytes, host_bytes=host_bytes)
+    def new_copies(self, known: Known | None = None) -> HostCopies:
+        """The host's part in a forward that begins; what it needs is known unless it is recorded."""
+        return HostCopies(
+            self.arena,
+            self._streams,
+            staging_bytes=self.staging_bytes,
+            host_bytes=None if known is None else known.host_bytes,
+            largest_bytes=0 if known is None else known.largest_bytes,
+        )
 
     def new_state(self, copies: HostCopies) -> ForwardState:
         """The memory of a forward that begins."""
@@ -161,7 +170,7 @@ class RecordedForward(Forward):
         self._args = args
         self._inputs = inputs
         self._changed = changed  # attributes of the model, see `ModelWatch`
-        self._copies = subject.new_copies(None)
+        self._copies = subject.new_copies()
         self._state = subject.new_state(self._copies)
         self._recorder = TapeRecorder(subject.model, inputs, is_sharded=bool(subject.watch.fsdp_units))
         self._anchors: dict[str, int] = {}
@@ -324,7 +333,7 @@ class RecordedForward(Forward):
             known.steps = steps
             dropped = without(tape, self._dropped, self._anchors, steps)
             known.program = make_program(tape, dropped, self._anchors, self._offloaded)
-            known.host_bytes = self._copies.wanted_bytes
+            known.host_bytes, known.largest_bytes = self._copies.wanted_bytes, self._copies.largest_bytes
 
 
 class ReplayableForward(Forward):
@@ -343,7 +352,7 @@ class ReplayableForward(Forward):
         self._last_node = 0  # number of the autograd node that saved the first tensor not as recorded
         self._first_sequence = sequence_number()
         self._calls: Counter[tuple[str, str]] = Counter()
-        self._copies = subject.new_copies(known.host_bytes)
+        self._copies = subject.new_copies(known)
         self._state = subject.new_state(self._copies)
         self._state.begin(program, inputs)
 

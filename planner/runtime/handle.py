@@ -21,7 +21,7 @@ from planner.runtime.forward import (
     ReplayableForward,
     Subject,
 )
-from planner.runtime.offload import HostArena, default_limit_bytes
+from planner.runtime.host import HostArena, default_limit_bytes
 from planner.runtime.watch import ModelWatch
 
 # How many input signatures keep their tape; the least recently used one goes first.
@@ -50,7 +50,7 @@ class AppliedPlan:
         self._model = model
         self._is_paused = False
         device = _device_of(model)
-        self.host = HostArena(host_limit_bytes, is_pinned=device.type == "cuda")
+        self.host = HostArena(host_limit_bytes, is_pinned=device.type == "cuda", is_fake=device.type == "meta")
         self._subject = Subject(model, plan, ModelWatch(model), device, self.host, staging_bytes)
         self._known: OrderedDict[Hashable, Known] = OrderedDict()
         self._threads = threading.local()
@@ -230,7 +230,7 @@ def apply(
             forward's is taken when the first one has been recorded; recorded forwards use ordinary memory. If
             there is none left for another forward in flight, its tensors stay on the device.
         staging_bytes: the most that is on its way to the host at a time, and on its way back before backward
-            asks for it; twice the largest offloaded storage if not given.
+            asks for it; twice the largest offloaded storage if not given, in a recorded forward the largest so far.
 
     Raises:
         HostMemoryError: the plan offloads more than the limit; also raised from the first forward in

@@ -1,5 +1,6 @@
 """What a step really takes: the allocator's peak and the clock, on a CPU or a CUDA device."""
 
+import gc
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -35,13 +36,17 @@ def measure_peak(run: Callable[[], object], *, resident: Iterable[torch.Tensor],
             peak_bytes=torch.cuda.max_memory_allocated(device),
             reserved_bytes=torch.cuda.max_memory_reserved(device),
         )
-    held = storage_bytes(resident)
+    return Memory(peak_bytes=storage_bytes(resident) + max(0, *measure_curve(run)), reserved_bytes=0)
+
+
+def measure_curve(run: Callable[[], object]) -> list[int]:
+    """Bytes of a run on a CPU after each change, in order; what was there before is not counted."""
+    gc.collect()  # else what has been garbage for long may be freed meanwhile
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
-    above = max(accumulate((event.nbytes() for event in events), initial=0))
-    return Memory(peak_bytes=held + above, reserved_bytes=0)
+    return list(accumulate(event.nbytes() for event in events))
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -1,161 +1,32 @@
-"""Saved tensors on the host: the memory they lie in, and the copies out in forward and back in backward.
+"""Saved tensors on their way: the copies out in forward and back in backward.
 
 The same engine runs on a GPU and on a CPU. On a GPU, host memory is pinned, copies run on two streams of their
 own, and what a copy reads or writes is not reused before it is done. On a CPU there are no streams: a copy is
 done when it returns, and the host memory stands beside the allocator, which does not count it.
 
+When memory of the device is taken and given back depends on the order of the program alone: not on how fast a copy
+is, nor on whether there are streams. So the peak of a step is the same number everywhere, and can be predicted.
+
 What it leaves out: choosing what to offload, and moving a value to the host again once it has come back.
 """
 
-import mmap
-import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any
 
 import torch
 
 from planner.errors import HostMemoryError
+from planner.runtime.host import Block, HostArena
 
 # Copy engines are at their fastest from here on.
 _ALIGNMENT = 256
 # Staging, unless it is given: that many times the largest value of the forward.
 _STAGED_VALUES = 2
-
-
-class Block:
-    """A piece of host memory of its own.
-
-    Args:
-        size_bytes: exactly so many, up to the end of the page.
-        is_pinned: lock it in memory, for copies that run beside computation.
-
-    Raises:
-        HostMemoryError: it cannot be had.
-    """
-
-    def __init__(self, size_bytes: int, *, is_pinned: bool) -> None:
-        self.size_bytes = size_bytes
-        self.is_pinned = is_pinned
-        try:
-            # Shared, so that a fork does not leave the pinned pages to the child. PyTorch's own pinned memory is
-            # rounded up to a power of two: https://github.com/pytorch/pytorch/issues/150517
-            self.bytes = torch.frombuffer(mmap.mmap(-1, max(size_bytes, 1)), dtype=torch.uint8)
-        except (OSError, OverflowError, ValueError) as error:
-            raise HostMemoryError(
-                f"{size_bytes:,} bytes of host memory for offloaded tensors cannot be had: {error}; offload less",
-                needed_bytes=size_bytes,
-            ) from error
-        if is_pinned:
-            self._pin()
-
-    def _pin(self) -> None:
-        address, size_bytes = self.bytes.data_ptr(), self.bytes.nbytes
-        status = int(_cudart().cudaHostRegister(address, size_bytes, 0))
-        if status:
-            raise HostMemoryError(
-                f"{size_bytes:,} bytes of host memory for offloaded tensors cannot be pinned (CUDA error {status}); "
-                "raise the limit of locked memory (ulimit -l), or offload less",
-                needed_bytes=size_bytes,
-            )
-        # The finalizer refers to the bytes, so that they are unpinned before they are unmapped.
-        weakref.finalize(self, _unpin, self.bytes).atexit = False
-
-
-def _unpin(pinned: torch.Tensor) -> None:
-    torch.cuda.synchronize()
-    _cudart().cudaHostUnregister(pinned.data_ptr())
-
-
-def _cudart() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
-class HostArena:
-    """Host memory for offloaded tensors, and its ledger.
-
-    Each forward in flight has one block. Blocks go from forward to forward and are given up when a forward
-    needs a larger one. Recorded forwards use ordinary memory instead, value by value, which the limit holds
-    for too, forward by forward.
-
-    Args:
-        limit_bytes: the most that the blocks may have together.
-        is_pinned: lock them in memory.
-
-    Attributes:
-        capacity_bytes: of the blocks there are.
-        held_bytes: of the values on the host now.
-        peak_bytes: the most that there were at a time.
-    """
-
-    def __init__(self, limit_bytes: int, *, is_pinned: bool) -> None:
-        self.limit_bytes = limit_bytes
-        self.is_pinned = is_pinned
-        self.capacity_bytes = 0
-        self.held_bytes = 0
-        self.peak_bytes = 0
-        self._free: list[Block] = []
-        self._is_closed = False
-        # Entered again when a forward dies in here, as garbage collection may make it.
-        self._lock = RLock()
-
-    def take(self, size_bytes: int) -> Block:
-        """A block of at least this size, for one forward.
-
-        Raises:
-            HostMemoryError: it would go over the limit, or cannot be had.
-        """
-        with self._lock:
-            fitting = [block for block in self._free if block.size_bytes >= size_bytes]
-            if fitting:
-                block = min(fitting, key=lambda block: block.size_bytes)
-                self._free.remove(block)
-                return block
-            while self._free:
-                self.capacity_bytes -= self._free.pop().size_bytes
-            if self.capacity_bytes + size_bytes > self.limit_bytes:
-                raise HostMemoryError(
-                    f"offloaded tensors need {size_bytes:,} bytes of host memory for a forward, "
-                    f"{self.limit_bytes - self.capacity_bytes:,} are left of the limit of {self.limit_bytes:,}; raise "
-                    "host_limit_bytes, or make a plan that offloads less",
-                    needed_bytes=size_bytes,
-                    limit_bytes=self.limit_bytes,
-                )
-            block = Block(size_bytes, is_pinned=self.is_pinned)
-            self.capacity_bytes += size_bytes
-            return block
-
-    def give_back(self, block: Block) -> None:
-        """The forward that took the block needs it no more."""
-        with self._lock:
-            if self._is_closed:
-                self.capacity_bytes -= block.size_bytes
-            else:
-                self._free.append(block)
-
-    def close(self) -> None:
-        """Give up the blocks, those in use when their forward gives them back."""
-        with self._lock:
-            self._is_closed = True
-            while self._free:
-                self.capacity_bytes -= self._free.pop().size_bytes
-
-    def enter(self, change_bytes: int) -> None:
-        """A value has come to the host, or has left it."""
-        with self._lock:
-            self.held_bytes += change_bytes
-            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-
-
-def default_limit_bytes() -> int:
-    """Half of the memory of this machine, or of what the system says of it."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, OSError, ValueError):
-        return 2**63 - 1
+# Less than a value without bytes.
+_NOTHING = -1
 
 
 class Streams:
@@ -195,11 +66,18 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaving:
-    """A value whose copy out may still run, which its source has to outlive."""
+    """A value whose copy out may still run, which its source has to outlive.
+
+    Attributes:
+        version: of the source when it was copied.
+        stream: that computes, and is taken to own the source's memory; None on a CPU.
+        copied: when the copy out is done; None if it is.
+    """
 
     value: int
     source: torch.Tensor
     version: int
+    stream: Any
     copied: Any
     size_bytes: int
 
@@ -226,24 +104,33 @@ class HostCopies:
     Args:
         arena: where it goes.
         streams: for the copies.
-        staging_bytes: the most that may be on its way out, and on its way back before it is asked for.
+        staging_bytes: the most that may be on its way out, and on its way back before it is asked for; a few of the
+            largest values if None.
         host_bytes: what `wanted_bytes` was when this forward was recorded; None while it is.
+        largest_bytes: what it was then; while a forward is recorded, it is that of the values so far.
 
     Attributes:
         wanted_bytes: what the values come to in a block, those that found no place included.
+        largest_bytes: the size of the largest of them.
         reason: why a value found no place; None if all did.
     """
 
     def __init__(
-        self, arena: HostArena, streams: Streams, *, staging_bytes: int | None, host_bytes: int | None
+        self,
+        arena: HostArena,
+        streams: Streams,
+        *,
+        staging_bytes: int | None,
+        host_bytes: int | None,
+        largest_bytes: int = 0,
     ) -> None:
         self.wanted_bytes = 0
+        self.largest_bytes = largest_bytes
         self.reason: HostMemoryError | None = None
         self._arena = arena
         self._streams = streams
         self._staging_bytes = staging_bytes
         self._host_bytes = host_bytes
-        self._largest_bytes = 0
         self._block: Block | None = None
         self._is_settled = False
         self._slots: dict[int, _Slot] = {}  # in the order in which they were last packed
@@ -261,6 +148,8 @@ class HostCopies:
         return iter(list(self._slots))
 
     def __del__(self) -> None:
+        # Forward may have failed with copies out under way.
+        self._let_go_until(_NOTHING)
         self._is_settled = True
         for value in self:
             self.drop(value)
@@ -289,13 +178,14 @@ class HostCopies:
             is_pinned=is_pinned,
             copied=copied,
         )
-        self._largest_bytes = max(self._largest_bytes, size_bytes)
         self._arena.enter(size_bytes)
+        self._let_go_until(self._limit_bytes)
         return True
 
     def _place(self, size_bytes: int) -> tuple[torch.Tensor, bool] | None:
         """Host memory for a value, and whether it is pinned; None if there is none, for which `reason` says why."""
         start = self.wanted_bytes
+        self.largest_bytes = max(self.largest_bytes, size_bytes)
         self.wanted_bytes += -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
         try:
             if self._host_bytes is None:
@@ -306,7 +196,7 @@ class HostCopies:
                         needed_bytes=self.wanted_bytes,
                         limit_bytes=self._arena.limit_bytes,
                     )
-                return Block(size_bytes, is_pinned=False).bytes[:size_bytes], False
+                return self._arena.apart(size_bytes), False
             if self.wanted_bytes > self._host_bytes:
                 raise HostMemoryError("forward offloads more than when it was recorded", needed_bytes=self.wanted_bytes)
             if self.reason is not None:
@@ -319,50 +209,50 @@ class HostCopies:
             return None
 
     def _copy_out(self, value: int, tensor: torch.Tensor, host: torch.Tensor, *, is_pinned: bool) -> Any:
-        """Copy a tensor's storage; returns the event after it, None if it is done already."""
+        """Begin to copy a tensor's storage; returns the event after it, None if it is done already."""
         storage = tensor.untyped_storage()
+        stream = copied = None
         if not has_streams(storage.device):
             copy_bytes(host, _bytes_of(storage))
-            return None
-        out, _ = self._streams.of(storage.device)
-        out.wait_stream(torch.cuda.current_stream(storage.device))
-        with torch.cuda.stream(out):
-            copy_bytes(host, _bytes_of(storage), non_blocking=is_pinned)
-            copied = out.record_event()
+        else:
+            out, _ = self._streams.of(storage.device)
+            stream = torch.cuda.current_stream(storage.device)
+            out.wait_stream(stream)
+            with torch.cuda.stream(out):
+                copy_bytes(host, _bytes_of(storage), non_blocking=is_pinned)
+                copied = out.record_event()
         source = tensor.detach()  # shares the storage and its version, not the graph
         leaving = _Leaving(
             value=value,
             source=source,
             version=_version(source),
+            stream=stream,
             copied=copied,
             size_bytes=storage.nbytes(),
         )
         self._leaving.append(leaving)
         self._leaving_bytes += leaving.size_bytes
-        self._let_leave(self._limit_bytes)
         return copied
 
     def settle(self) -> None:
         """Forward has ended: whatever the model computes next comes after the copies out."""
-        self._let_leave(0)
+        self._let_go_until(_NOTHING)
         self._is_settled = True
         self._give_back()
 
-    def _let_leave(self, allowed_bytes: int) -> None:
-        """Let go of the sources whose copies are done, and wait for others until so few bytes are under way.
+    def _let_go_until(self, allowed_bytes: int) -> None:
+        """Let go of sources, the oldest first, until so few bytes are under way.
 
-        Only the stream waits: what it puts in a source's place is written after the copy.
+        None goes earlier, even if its copy is done: when it goes must not depend on how fast the link is. And none
+        stays longer: a stream waits for the copy, so that what is put in the source's place is written after it.
         """
-        while self._leaving:
-            first = self._leaving[0]
-            if not first.copied.query():
-                if self._leaving_bytes <= allowed_bytes:
-                    return
-                torch.cuda.current_stream(first.source.device).wait_event(first.copied)
-            if _version(first.source) != first.version:
-                self._spoiled.add(first.value)
+        while self._leaving and self._leaving_bytes > allowed_bytes:
+            first = self._leaving.popleft()
             self._leaving_bytes -= first.size_bytes
-            self._leaving.popleft()
+            if first.copied is not None:
+                first.stream.wait_event(first.copied)
+                if _version(first.source) != first.version:
+                    self._spoiled.add(first.value)
 
     # -- backward --------------------------------------------------------------------------------------------
 
@@ -428,12 +318,15 @@ class HostCopies:
             if slot is not None and self._queue[-1] not in self._arriving:
                 if self._arriving_bytes + slot.size_bytes > self._limit_bytes:
                     return
-                self._start(self._queue[-1])
+                try:
+                    self._start(self._queue[-1])
+                except torch.OutOfMemoryError:  # by the time it is asked for, there may be room again
+                    return
             self._queue.pop()
 
     @property
     def _limit_bytes(self) -> int:
-        return _STAGED_VALUES * self._largest_bytes if self._staging_bytes is None else self._staging_bytes
+        return _STAGED_VALUES * self.largest_bytes if self._staging_bytes is None else self._staging_bytes
 
     def _remove(self, value: int) -> None:
         self._arena.enter(-self._slots.pop(value).size_bytes)
@@ -451,8 +344,9 @@ def has_streams(device: torch.device) -> bool:
 
 
 def copy_bytes(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> None:
-    """Copy on the current stream."""
-    target.copy_(source, non_blocking=non_blocking)
+    """Copy on the current stream; tensors without data have nothing to copy."""
+    if not target.is_meta:
+        target.copy_(source, non_blocking=non_blocking)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

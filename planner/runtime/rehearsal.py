@@ -1,5 +1,6 @@
 """Rehearses a plan: the real runtime carries it out on a step without data, and every byte alive is counted."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ import torch
 
 from planner.errors import PlanMismatchError, RehearsalError, ReplayError
 from planner.graph import op_in_words
-from planner.plan import Plan, Retention
+from planner.plan import Plan
 from planner.problem import alive_bytes
 from planner.runtime.handle import AppliedPlan, apply
 from planner.simulation.rehearsal import Rehearsal
@@ -21,9 +22,11 @@ from planner.tracing.step import Accounts, Step, StepRunner, accounts, explained
 _RECORDED_FORWARDS = 2
 # A model that is still recorded then, is recorded in each of its forwards: that is what is rehearsed.
 _MAX_FORWARDS = 8
+# The machine that rehearses is not the one that trains.
+_NO_LIMIT = sys.maxsize
 
 
-def rehearse(step: Step, plan: Plan) -> Rehearsal:
+def rehearse(step: Step, plan: Plan, *, staging_bytes: int | None = None) -> Rehearsal:
     """The peak of the step under the plan, once forwards run from the tape, as they do in training.
 
     What is counted beside the storages that the runtime keeps alive is what a trace of the step counts, by the same
@@ -31,40 +34,35 @@ def rehearse(step: Step, plan: Plan) -> Rehearsal:
 
     Args:
         step: the one that the plan's graph was traced from; the plan is put on its module and taken off again.
-        plan: without offloaded tensors.
+        plan: the plan; what it offloads takes no memory here, however much it is.
+        staging_bytes: as for `apply`.
 
     Raises:
         RehearsalError: the runtime cannot carry the plan out: the plan is for another step, the step differs from run
             to run, or its module is of a kind on which no plan works.
         TraceError: the model's code failed on tensors without data.
     """
-    _check_plan(plan)
     started = time.perf_counter()
     try:
-        with _applied(step.module, plan) as applied:
+        with _applied(step.module, plan, staging_bytes) as applied:
             tracker = _tracked(step, applied)
             memory = accounts(tracker, step.module, step.settings)
     except (PlanMismatchError, ReplayError) as error:
         raise RehearsalError(f"the plan cannot be carried out on the step it was made for: {error}") from error
-    return _rehearsal(tracker, memory, fallbacks=applied.fallbacks, wall_s=time.perf_counter() - started)
+    return _rehearsal(tracker, memory, applied, wall_s=time.perf_counter() - started)
 
 
 @contextmanager
-def _applied(module: torch.nn.Module, plan: Plan) -> Iterator[AppliedPlan]:
+def _applied(module: torch.nn.Module, plan: Plan, staging_bytes: int | None) -> Iterator[AppliedPlan]:
     """While active, the plan is on the module; gradients are cleared before and after."""
     module.zero_grad(set_to_none=True)
-    applied = apply(module, plan)
+    applied = apply(module, plan, host_limit_bytes=_NO_LIMIT, staging_bytes=staging_bytes)
     applied.is_watched = True
     try:
         yield applied
     finally:
         applied.remove()
         module.zero_grad(set_to_none=True)
-
-
-def _check_plan(plan: Plan) -> None:
-    if any(decision.retention is Retention.OFFLOAD for decision in plan.decisions):
-        raise RehearsalError("a plan that offloads cannot be rehearsed: tensors without data have no host to go to")
 
 
 def _tracked(step: Step, applied: AppliedPlan) -> StorageTracker:
@@ -90,7 +88,7 @@ def _tracked(step: Step, applied: AppliedPlan) -> StorageTracker:
                 return tracker
 
 
-def _rehearsal(tracker: StorageTracker, memory: Accounts, *, fallbacks: int, wall_s: float) -> Rehearsal:
+def _rehearsal(tracker: StorageTracker, memory: Accounts, applied: AppliedPlan, *, wall_s: float) -> Rehearsal:
     live_bytes = alive_bytes(
         memory.storages,
         tracker.ops,
@@ -106,8 +104,9 @@ def _rehearsal(tracker: StorageTracker, memory: Accounts, *, fallbacks: int, wal
         # The runtime has views of its own in forward.
         live_bytes=tuple(size for op, size in zip(tracker.ops, live_bytes, strict=True) if not op.is_view),
         replays=len(tracker.replayed),
-        fallbacks=fallbacks,
+        fallbacks=applied.fallbacks,
         wall_s=wall_s,
+        host_bytes=applied.host.peak_bytes,
     )
 
 

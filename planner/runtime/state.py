@@ -231,6 +231,11 @@ class ForwardState:
     def _is_wanted(self, value: int) -> bool:
         return self._readers.get(value, 0) > 0 or self.handles.get(value, 0) > 0
 
+    def _is_held(self, value: int) -> bool:
+        """Whether forward has put the value somewhere, so that what a replay makes of it is one too many."""
+        assert self.program is not None
+        return value in self._sources or value in self.program.offloaded
+
     def _let_go(self, value: int) -> None:
         if self.program is not None and not self._is_wanted(value):
             self._made.pop(value, None)
@@ -298,12 +303,12 @@ class ForwardState:
 
         self._keep(replay, replay.run(find, self._static))
         for old, new in replay.rewrites:
-            if self._is_wanted(new) and new not in self._sources:
+            if self._is_wanted(new) and not self._is_held(new):
                 self._made[new] = fresh[old]
 
     def _keep(self, replay: Replay, outputs: Sequence[torch.Tensor]) -> None:
         for value, place in replay.makes:
-            if self._is_wanted(value) and value not in self._sources:
+            if self._is_wanted(value) and not self._is_held(value):
                 self._made[value] = plain(outputs[place])
 
 

@@ -21,6 +21,7 @@ class Rehearsal:
         replays: how many ops backward ran again.
         fallbacks: how many forwards did not match the plan or their own recording, and kept everything from there on.
         wall_s: what the rehearsal took.
+        host_bytes: the most bytes of offloaded tensors on the host at a time.
     """
 
     peak_bytes: int
@@ -29,6 +30,7 @@ class Rehearsal:
     replays: int
     fallbacks: int
     wall_s: float
+    host_bytes: int = 0
 
 
 Rehearse = Callable[[Plan], Rehearsal]

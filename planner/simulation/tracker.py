@@ -18,12 +18,13 @@ from planner.tracing.attention import Kernels
 from planner.tracing.recorder import Recorder, StorageLife
 
 _Hooks = torch.autograd.graph.saved_tensors_hooks
+_EMPTY = torch.ops.aten.empty.memory_format
 # How the hooks lay a tensor onto a storage that is there already.
 _RELAYING = frozenset(
     {
         torch.ops.aten.as_strided.default,
         torch.ops.aten.detach.default,
-        torch.ops.aten.empty.memory_format,
+        _EMPTY,
         torch.ops.aten.set_.source_Storage,
         torch.ops.aten.set_.source_Storage_storage_offset,
     }
@@ -63,8 +64,14 @@ class StorageTracker(Recorder):  # type: ignore[no-untyped-call]
         self.replayed: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if (self._is_restoring or self._is_packing) and func in _RELAYING:
+        if self._is_packing:  # what goes to the host lies there, and all else was there before
             return func(*args, **(kwargs or {}))
+        if self._is_restoring and func in _RELAYING:
+            result = func(*args, **(kwargs or {}))
+            if func is _EMPTY and result.numel():
+                # Memory for what comes back from the host, which may be long before it is read.
+                self._storage(result, kind=StorageKind.ACTIVATION)
+            return result
         if not self._is_restoring:
             return super().__torch_dispatch__(func, types, args, kwargs)
         step = self.step

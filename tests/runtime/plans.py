@@ -2,8 +2,8 @@
 
 import copy
 import random
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from planner.blocks import BlockIndex, block_levels
 from planner.device import load_device
 from planner.errors import ReplayError
-from planner.graph import OpGraph, modules
+from planner.graph import OUTSIDE, OpGraph, modules, saved_tensors, values
 from planner.plan import Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.planning import make_plan, smallest_peak
 from planner.problem import Problem, build_problem
-from planner.runtime.program import make_program
+from planner.runtime.program import make_program, place_of
 from planner.runtime.tape import TapeRecorder
 from planner.simulation.liveness import simulate
 from planner.solving.baselines import region_inputs
@@ -70,6 +70,46 @@ def keep_some(subject: Subject, share: float, seed: int) -> frozenset[int]:
     chance = random.Random(seed)
     problem = subject.problem
     return problem.must_keep | {t.index for t in problem.choices if chance.random() < share}
+
+
+def offload(plan: Plan, chosen: Callable[[], bool] = lambda: True) -> Plan:
+    """The plan with what it saves, or a part of it, offloaded."""
+    return replace(
+        plan,
+        decisions=tuple(
+            replace(decision, retention=Retention.OFFLOAD)
+            if decision.module_fqn != OUTSIDE and decision.retention is Retention.SAVE and chosen()
+            else decision
+            for decision in plan.decisions
+        ),
+    )
+
+
+def offload_some(subject: Subject, plan: Plan, share: float, seed: int) -> Plan:
+    """The plan with a random part of the values that it saves offloaded, whoever saves them."""
+    chance = random.Random(seed)
+    chosen = {value for value in range(len(values(subject.graph))) if chance.random() < share}
+    places = {
+        (saved.module_fqn, saved.module_call, saved.ordinal)
+        for saved in saved_tensors(subject.graph)
+        if saved.value in chosen
+    }
+    moved = offload(plan).decisions
+    return replace(
+        plan,
+        decisions=tuple(
+            after if place_of(before) in places else before for before, after in zip(plan.decisions, moved, strict=True)
+        ),
+    )
+
+
+def offload_all(subject: Subject) -> Plan:
+    return offload(plan_that_keeps(subject, keep_all(subject)))
+
+
+def mixed(subject: Subject, seed: int) -> Plan:
+    chance = random.Random(seed)
+    return offload(plan_that_keeps(subject, keep_some(subject, 0.6, seed)), lambda: chance.random() < 0.5)
 
 
 def solved(subject: Subject, places: tuple[float, ...], time_s: float) -> Iterator[tuple[str, Plan]]:

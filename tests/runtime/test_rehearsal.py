@@ -1,7 +1,7 @@
 """A rehearsal, which lets the runtime act, against the timeline, which works out what it should do."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import groupby, pairwise
 from typing import Any
 
 import pytest
@@ -11,13 +11,28 @@ from torch import Tensor, nn
 import planner
 from planner.device import load_device
 from planner.errors import RehearsalError, TraceError
-from planner.plan import Plan, Retention
+from planner.plan import Plan
 from planner.problem import build_problem
+from planner.runtime.handle import apply
+from planner.runtime.measure import measure_curve, storage_bytes
 from planner.runtime.rehearsal import rehearse
 from planner.simulation.liveness import Timeline, simulate
+from planner.simulation.rehearsal import Rehearsal
 from planner.spec import from_mapping
-from planner.tracing import Step, prepare, prepare_module, trace
-from tests.runtime.plans import Subject, keep_all, keep_block_inputs, keep_least, keep_some, plan_that_keeps
+from planner.tracing import Kernels, Step, prepare, prepare_module, trace
+from tests.runtime.models import Case, build, loss_of
+from tests.runtime.plans import (
+    Subject,
+    keep_all,
+    keep_block_inputs,
+    keep_least,
+    keep_some,
+    mixed,
+    offload,
+    offload_all,
+    offload_some,
+    plan_that_keeps,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what model libraries say of tiny configurations
 
@@ -284,16 +299,6 @@ def test_a_failing_model_is_a_trace_error_and_the_plan_is_taken_off() -> None:
     assert not step.module._forward_hooks
 
 
-def test_what_goes_to_the_host_is_refused() -> None:
-    step = prepare_module(chain(), (torch.randn(2, 4),))
-    subject = subject_of(step)
-    plan = plan_that_keeps(subject, keep_all(subject))
-    offloading = replace(plan, decisions=tuple(replace(d, retention=Retention.OFFLOAD) for d in plan.decisions))
-
-    with pytest.raises(RehearsalError, match="cannot be rehearsed"):
-        rehearse(step, offloading)
-
-
 def test_a_model_that_is_recorded_in_each_forward_is_rehearsed_being_recorded() -> None:
     class Scheduled(nn.Module):
         def __init__(self) -> None:
@@ -314,3 +319,148 @@ def test_a_model_that_is_recorded_in_each_forward_is_rehearsed_being_recorded() 
 
     assert 0 < found.replays == timeline.replays
     assert at_ops(subject, timeline) == found.live_bytes
+
+
+# -- offloading -----------------------------------------------------------------------------------------------------
+
+
+_UNBOUNDED_BYTES = 2**62
+
+
+def curve(case: Case, plan: Plan, staging_bytes: int | None) -> tuple[list[int], int]:
+    """The allocator's bytes after each change of a step that runs from the tape, what was there before included; and
+    those on the host.
+    """
+    model, batch = case.model, case.batch()
+
+    def run() -> Any:
+        output = model(**batch)
+        loss_of(output).backward()
+        return output
+
+    applied = apply(model, plan, staging_bytes=staging_bytes)
+    for _ in range(3):
+        run()
+        model.zero_grad(set_to_none=True)
+    resident = [*model.parameters(), *model.buffers(), *batch.values()]
+    with torch.backends.mkldnn.flags(enabled=False):
+        found = measure_curve(run)
+    model.zero_grad(set_to_none=True)
+    applied.remove()
+    assert (2, 0) == (applied.recordings, applied.fallbacks)
+    return [storage_bytes(resident) + change for change in found], applied.host.peak_bytes
+
+
+def offloading(subject: Subject, seeds: int) -> Iterator[Plan]:
+    yield offload_all(subject)
+    yield from (mixed(subject, seed) for seed in range(seeds))
+
+
+# GPT-2 makes tensors of numbers on the way, of 8 bytes each.
+@pytest.mark.parametrize(
+    ("name", "seeds", "most_off_bytes"),
+    [("llama", 4, 0), ("bert", 1, 0), ("vit", 1, 0), ("resnet", 1, 0), ("gpt2", 2, 48)],
+)
+def test_a_rehearsed_peak_of_a_step_that_offloads_is_the_allocators(name: str, seeds: int, most_off_bytes: int) -> None:
+    case = build(name)
+    step = prepare_module(case.model, (), case.batch(), optimizer="none", kernels=Kernels.CPU)
+    subject = subject_of(step)
+
+    for place, plan in enumerate(offloading(subject, seeds)):
+        for staging_bytes in (None, 0, 40_000):
+            real, host_bytes = curve(case, plan, staging_bytes)
+            found = rehearse(step, plan, staging_bytes=staging_bytes)
+
+            assert 0 <= max(real) - found.peak_bytes <= most_off_bytes, f"plan {place}, staging {staging_bytes}"
+            assert 0 < host_bytes == found.host_bytes
+            if not most_off_bytes:
+                left = iter(real)
+                changes = [now for before, now in pairwise((0, *found.live_bytes)) if now != before]
+                assert all(size in left for size in changes)  # "in" moves the iterator on: the order counts
+
+
+def test_a_rehearsal_tells_stagings_apart() -> None:
+    case = build("llama")
+    step = prepare_module(case.model, (), case.batch(), optimizer="none", kernels=Kernels.CPU)
+    plan = offload_all(subject_of(step))
+
+    peaks = [rehearse(step, plan, staging_bytes=size).peak_bytes for size in (0, 40_000, 80_000, _UNBOUNDED_BYTES)]
+
+    assert sorted(set(peaks)) == peaks
+
+
+# What the caller holds besides, so that it is there twice once it has come back: the encoder's output.
+_DOUBLE_BYTES = {"t5": 4 * (4 * 24) * 32}
+
+
+def away(without: Rehearsal, found: Rehearsal) -> list[int]:
+    """How many bytes less are alive at each op."""
+    return [before - now for before, now in zip(without.live_bytes, found.live_bytes, strict=True)]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_with_staging_for_all_values_are_away_only_while_nothing_needs_them(name: str) -> None:
+    step = step_of(name)
+    subject = subject_of(step)
+
+    for kept in (keep_all(subject), valid(subject, keep_some(subject, 0.5, seed=1))):
+        plan = plan_that_keeps(subject, kept)
+        without = rehearse(step, plan)
+        found = rehearse(step, offload(plan), staging_bytes=_UNBOUNDED_BYTES)
+
+        saved = [size for size, _ in groupby(away(without, found))]
+        double_bytes = _DOUBLE_BYTES.get(name, 0)
+        # In forward; in the loss; from when backward asks for the first of them.
+        assert [0, found.host_bytes - double_bytes, -double_bytes, 0][: 4 if double_bytes else 3] == saved
+        assert (without.replays, 0) == (found.replays, found.fallbacks)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_at_no_moment_does_offloading_take_more_of_the_device(name: str) -> None:
+    step = step_of(name)
+    subject = subject_of(step)
+
+    for seed in range(2):
+        plan = plan_that_keeps(subject, valid(subject, keep_some(subject, 0.7, seed)))
+        without, found = rehearse(step, plan), rehearse(step, offload_some(subject, plan, 0.6, seed))
+
+        double_bytes = _DOUBLE_BYTES.get(name, 0)
+        assert found.host_bytes > 0
+        assert found.host_bytes - max(away(without, found)) in {0, double_bytes}  # in the loss
+        assert min(away(without, found)) >= -double_bytes
+        assert (without.replays, 0) == (found.replays, found.fallbacks)
+
+
+def test_what_goes_to_the_host_is_counted_and_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 2**36
+    step = prepare_module(chain(), (torch.empty(rows, 4, device="meta"),), optimizer="none")
+    plan = offload_all(subject_of(step))
+    monkeypatch.setattr("planner.runtime.host.mmap.mmap", None)
+
+    found = rehearse(step, plan)
+
+    # Both results of tanh, which the layers after them share: 20 TB.
+    assert 4 * rows * (8 + 64) == found.host_bytes
+
+
+def test_a_model_that_is_recorded_in_each_forward_is_rehearsed_offloading() -> None:
+    class Scheduled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.chain = chain()
+            self.scale = 1.0
+
+        def forward(self, x: Tensor) -> Any:
+            self.scale *= 0.9
+            return self.chain(x * self.scale)
+
+    step = prepare_module(Scheduled(), (torch.empty(1024, 4),), optimizer="none")
+    subject = subject_of(step)
+    plan = plan_that_keeps(subject, keep_all(subject))
+
+    without, found = rehearse(step, plan), rehearse(step, offload(plan), staging_bytes=0)
+
+    assert len(without.live_bytes) == len(found.live_bytes)
+    # The scaled input, which the first layer reads, and both results of tanh; the larger one comes back first.
+    assert 4 * 1024 * (4 + 8 + 64) == found.host_bytes
+    assert max(found.live_bytes) <= max(without.live_bytes) - 4 * 1024 * (4 + 8)
