@@ -113,7 +113,7 @@ _verbose_option = click.option(
 @click.option(
     "--gap",
     type=_Number(min=0, max=1),
-    default=0.0005,
+    default=0.005,
     show_default=True,
     metavar="FRACTION",
     help="Stop once recomputation is within this fraction of the least possible.",
@@ -216,7 +216,7 @@ def solve(
 @click.option(
     "--gap",
     type=_Number(min=0, max=1),
-    default=0.0005,
+    default=0.005,
     show_default=True,
     metavar="FRACTION",
     help="Go on to the next budget once recomputation is within this fraction of the least possible.",
@@ -261,7 +261,7 @@ def frontier(
         with _imports("planner frontier --output", extra="plot"):
             from planner.reporting.picture import picture
         check_writable(Path(output))
-    graph, _ = _trace(run, report=report, verbose=verbose)
+    _, graph, _ = _trace(run, report=report, verbose=verbose)
     growing = growing_frontier(
         graph,
         points=points,
