@@ -6,7 +6,7 @@ the same checks and become a `RunSpec`. Only ``model``, and one of ``batch`` and
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,35 @@ def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
         DeviceError: The device does not exist or does not fit.
     """
     return _build(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
+
+
+def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
+    """The same run with another number of samples per device; the spec itself if it has that number.
+
+    Under `inputs`, the first axis of every tensor whose size it is holds the samples, as PyTorch's own modules have it.
+
+    Args:
+        spec: the run.
+        micro_batch: samples, at least 1.
+
+    Raises:
+        SpecError: no input's first axis is as long as the micro-batch, so nothing would change.
+    """
+    if micro_batch == spec.batch.micro_batch:
+        return spec
+    is_batched = [item.shape[:1] == (spec.batch.micro_batch,) for item in spec.inputs]
+    if spec.inputs and not any(is_batched):
+        raise SpecError(
+            f"no input has the micro-batch of {spec.batch.micro_batch} as its first axis",
+            path=spec.path,
+            line=spec.lines[("inputs",)].line if ("inputs",) in spec.lines else None,
+            key="inputs",
+        )
+    inputs = tuple(
+        replace(item, shape=(micro_batch, *item.shape[1:])) if has_samples else item
+        for item, has_samples in zip(spec.inputs, is_batched, strict=True)
+    )
+    return replace(spec, batch=replace(spec.batch, micro_batch=micro_batch), inputs=inputs)
 
 
 def _plain(value: object) -> object:
