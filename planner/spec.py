@@ -182,10 +182,15 @@ def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
     return _build(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
 
 
+def batched_inputs(spec: RunSpec) -> tuple[str, ...]:
+    """The names of those `inputs` whose first axis is as long as the micro-batch, and so taken to hold the samples."""
+    return tuple(item.name for item in spec.inputs if item.shape[:1] == (spec.batch.micro_batch,))
+
+
 def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     """The same run with another number of samples per device; the spec itself if it has that number.
 
-    Under `inputs`, the first axis of every tensor whose size it is holds the samples, as PyTorch's own modules have it.
+    Of `inputs`, those that `batched_inputs` names follow: PyTorch's own modules have samples on the first axis.
 
     Args:
         spec: the run.
@@ -196,8 +201,8 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     """
     if micro_batch == spec.batch.micro_batch:
         return spec
-    is_batched = [item.shape[:1] == (spec.batch.micro_batch,) for item in spec.inputs]
-    if spec.inputs and not any(is_batched):
+    batched = batched_inputs(spec)
+    if spec.inputs and not batched:
         raise SpecError(
             f"no input has the micro-batch of {spec.batch.micro_batch} as its first axis",
             path=spec.path,
@@ -205,8 +210,7 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
             key="inputs",
         )
     inputs = tuple(
-        replace(item, shape=(micro_batch, *item.shape[1:])) if has_samples else item
-        for item, has_samples in zip(spec.inputs, is_batched, strict=True)
+        replace(item, shape=(micro_batch, *item.shape[1:])) if item.name in batched else item for item in spec.inputs
     )
     return replace(spec, batch=replace(spec.batch, micro_batch=micro_batch), inputs=inputs)
 

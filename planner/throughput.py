@@ -24,8 +24,8 @@ from planner.runtime.rehearsal import rehearse
 from planner.scaling import SharedTraces
 from planner.simulation.rehearsal import Rehearsal
 from planner.solving.search import Limits
-from planner.spec import RunSpec, with_micro_batch
-from planner.units import parse_bytes
+from planner.spec import RunSpec, batched_inputs, with_micro_batch
+from planner.units import format_rate, parse_bytes
 
 # A doubling or halving that gains less than this share counts as none: about what the solver's gap leaves open.
 _LEAST_GAIN = 0.001
@@ -43,6 +43,7 @@ class Verdict(StrEnum):
 
     FITS = "fits"
     TOO_LARGE = "too large"
+    HOPELESS = "too large at any size"  # parameters, gradients and the optimizer step alone exceed the budget
     FAILED = "failed"  # the model does not run with it
     NOT_TRIED = "not tried"
 
@@ -126,6 +127,7 @@ class Throughput:
         tried: what is done so far.
         chosen: None until the search has ended, and when nothing fits.
         refusal: None until the search has ended, and when something fits.
+        notes: what was assumed.
     """
 
     model: str
@@ -137,6 +139,7 @@ class Throughput:
     tried: tuple[Attempt, ...]
     chosen: Chosen | None = None
     refusal: Refusal | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -209,6 +212,7 @@ def growing_throughput(
         own_micro_batch=own,
         is_given=bool(given),
         tried=(),
+        notes=_notes(spec),
     )
     yield found
     for attempt in try_each(bench.attempt, given) if given else search(bench.attempt, own):
@@ -222,6 +226,12 @@ def growing_throughput(
         yield replace(found, refusal=bench.refusal)
         return
     yield replace(found, chosen=bench.finished[best.micro_batch])
+
+
+def _notes(spec: RunSpec) -> tuple[str, ...]:
+    if not spec.inputs:
+        return ()
+    return (f"the first axis is assumed to be the micro-batch in these inputs: {', '.join(batched_inputs(spec))}",)
 
 
 def _device(spec: RunSpec, device: str | Mapping[str, Any] | None) -> DeviceProfile:
@@ -242,7 +252,7 @@ def search(try_batch: TryBatch, start: int) -> Iterator[Attempt]:
 
     Args:
         try_batch: called once for each micro-batch.
-        start: the first; if the model does not run with it, it is the only one.
+        start: the first; the only one if the model does not run with it, or would fit with no other.
     """
     tried: dict[int, Attempt] = {}
 
@@ -252,7 +262,7 @@ def search(try_batch: TryBatch, start: int) -> Iterator[Attempt]:
 
     first = look(start)
     yield first
-    if first.verdict is Verdict.FAILED:
+    if first.verdict in (Verdict.FAILED, Verdict.HOPELESS):
         return
     if first.verdict is Verdict.FITS:
         yield from _walk(look, tried, (start << power for power in count(1)), is_upwards=True)
@@ -274,7 +284,7 @@ def try_each(try_batch: TryBatch, micro_batches: Iterable[int]) -> Iterator[Atte
             yield Attempt(micro_batch=size, verdict=Verdict.NOT_TRIED, why=f"{too_large} is too large already")
             continue
         attempt = try_batch(size)
-        if attempt.verdict is Verdict.TOO_LARGE:
+        if attempt.verdict in (Verdict.TOO_LARGE, Verdict.HOPELESS):
             too_large = size
         yield attempt
 
@@ -382,9 +392,10 @@ class _Bench:
     def _too_large(self, size: int, error: InfeasibleError, graph: OpGraph) -> Attempt:
         self._refusals[size] = Refusal(micro_batch=size, error=error, graph=graph)
         proof = "" if error.is_proven else ", and the search ended without a proof"
+        optimizer_peak_bytes = step_info(graph).static.optimizer_peak_bytes
         return Attempt(
             micro_batch=size,
-            verdict=Verdict.TOO_LARGE,
+            verdict=Verdict.HOPELESS if optimizer_peak_bytes > self.budget_bytes else Verdict.TOO_LARGE,
             peak_bytes=error.smallest_peak_bytes,
             why=f"the smallest peak found is {error.smallest_peak_bytes / _BYTES_PER_GB:.2f} GB{proof}",
         )
@@ -416,7 +427,7 @@ def _progress_line(attempt: Attempt, unit: str) -> str:
     if attempt.verdict is not Verdict.FITS:
         return f"micro-batch {attempt.micro_batch}: {attempt.verdict}: {attempt.why}"
     return (
-        f"micro-batch {attempt.micro_batch}: {attempt.tokens_per_s:,.0f} {unit}/s, "
+        f"micro-batch {attempt.micro_batch}: {format_rate(attempt.tokens_per_s)} {unit}/s, "
         f"peak {attempt.peak_bytes / _BYTES_PER_GB:.2f} GB, "
         f"recompute {attempt.recompute_s / attempt.step_s:.1%} of the step"
         + (", on a scaled graph" if attempt.is_scaled else "")

@@ -118,6 +118,9 @@ def test_verify_refuses_a_plan_for_another_run(spec: str) -> None:
     run("solve", spec, "--budget", "80GB")
     write_spec(MODEL, more="inputs:\n  input: {shape: [256, 32], dtype: float32}\n")
 
+    said = refused("verify", "model.yaml", "model.plan.yaml")
+    assert "a micro-batch of 512, and model.yaml has 256" in said
+    write_spec(MODEL.replace("blocks=3", "blocks=2"))
     assert "solve again" in refused("verify", "model.yaml", "model.plan.yaml")
     assert "no.plan.yaml" in refused("verify", "model.yaml", "no.plan.yaml")
 
@@ -189,6 +192,7 @@ def test_solve_for_throughput_chooses_the_micro_batch_and_plans_for_it(spec: str
     rows = re.findall(r"^(\d+)  +[\d.,–]+ .* (yes|no)  +(?:traced|scaled|–)$", result.stdout, re.MULTILINE)
     assert [("256", "yes"), ("512", "yes"), ("520", "yes"), ("4096", "no")] == rows
     assert f"Chosen     micro-batch {plan.model.micro_batch}" in result.stdout
+    assert "Note: the first axis is assumed to be the micro-batch in these inputs: input" in result.stdout
     assert "Plan       model.plan.yaml" in result.stdout  # the usual report follows
     said = [line for line in result.stderr.splitlines() if line.startswith("planner: micro-batch ")]
     assert 4 <= len(said)
@@ -230,7 +234,7 @@ def test_throughput_has_no_answer_when_nothing_fits(spec: str, as_json: bool) ->
     if as_json:
         found = json.loads(result.stdout)
         assert ("infeasible", None, None) == (found["status"], found["plan"], found["throughput"]["micro_batch"])
-        assert ["too large", "not tried"] == [row["verdict"] for row in found["throughput"]["tried"]]
+        assert ["too large at any size", "not tried"] == [row["verdict"] for row in found["throughput"]["tried"]]
     else:
         assert "Micro-batch 512 not tried: 256 is too large already" in result.stdout
         assert "Smallest peak" in result.stdout

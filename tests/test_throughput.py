@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from planner.errors import InfeasibleError, SpecError, TraceError
 from planner.graph import step_info, to_node_link
 from planner.plan import Retention
 from planner.planning import solve_graph
-from planner.spec import RunSpec, from_mapping, with_micro_batch
+from planner.spec import RunSpec, batched_inputs, from_mapping, with_micro_batch
 from planner.throughput import Attempt, Verdict, fastest, growing_throughput, search, try_each
 
 
@@ -121,6 +122,18 @@ def test_nothing_fits() -> None:
 
     assert best_of(search(try_batch, 8)) is None
     assert [8, 4, 2, 1] == asked
+
+
+def test_a_step_that_fits_with_no_micro_batch_is_tried_once() -> None:
+    asked: list[int] = []
+
+    def try_batch(size: int) -> Attempt:
+        asked.append(size)
+        return Attempt(micro_batch=size, verdict=Verdict.HOPELESS)
+
+    assert best_of(search(try_batch, 8)) is None
+    assert [8] == asked
+    assert ["too large at any size", "not tried"] == [str(a.verdict) for a in try_each(try_batch, (1, 2))]
 
 
 def test_a_model_that_does_not_run_is_tried_once() -> None:
@@ -229,14 +242,26 @@ def test_one_that_turns_out_slower_once_rehearsed_gives_way_to_the_next(
 
 def test_nothing_fits_is_an_error_about_the_smallest_tried() -> None:
     pytest.importorskip("transformers")
-    found = list(growing_throughput(small(), budget="10KB"))[-1]
+    static = step_info(planner.trace(small(optimizer={"name": "none"}))).static
+    limit = static.optimizer_peak_bytes + 1  # without an optimizer, room for activations is what is missing
+    found = list(growing_throughput(small(optimizer={"name": "none"}), budget=limit))[-1]
 
     assert found.refusal is not None
     assert (1, None) == (found.refusal.micro_batch, found.chosen)
-    assert {Verdict.TOO_LARGE} == {row.verdict for row in found.tried}
+    assert [(1, "too large"), (2, "too large"), (4, "too large")] == [
+        (row.micro_batch, str(row.verdict)) for row in found.tried
+    ]
     with pytest.raises(InfeasibleError) as caught:
-        planner.best_throughput(small(), budget="10KB", micro_batches=(2,))
-    assert caught.value.smallest_peak_bytes > 10_000
+        planner.best_throughput(small(optimizer={"name": "none"}), budget=limit, micro_batches=(2,))
+    assert caught.value.smallest_peak_bytes > limit
+
+
+def test_less_than_what_every_micro_batch_needs_is_known_after_one() -> None:
+    pytest.importorskip("transformers")
+    found = list(growing_throughput(small(), budget="10KB"))[-1]
+
+    assert [(4, Verdict.HOPELESS)] == [(row.micro_batch, row.verdict) for row in found.tried]
+    assert found.refusal is not None
 
 
 def test_a_model_that_does_not_run_is_its_own_error() -> None:
@@ -264,6 +289,7 @@ def test_with_inputs_it_is_the_first_axis_of_those_as_long_as_the_first() -> Non
 
     assert [(5, 3, 32), (5,), (3, 32), ()] == [item.shape for item in spec.inputs]
     assert 5 == spec.batch.micro_batch
+    assert ("x0", "x1") == batched_inputs(spec)
 
 
 def test_a_spec_without_such_an_axis_is_refused() -> None:
@@ -282,3 +308,20 @@ def test_a_plan_that_saves_everything_has_no_recompute(everything_saved_bytes: i
     assert found.chosen is not None
     assert 0 == found.chosen.outcome.plan.count(Retention.RECOMPUTE)
     assert 4 == to_node_link(found.chosen.graph)["graph"]["step"]["micro_batch"]
+
+
+@pytest.mark.slow
+def test_the_documented_figures_are_what_the_example_comes_to() -> None:
+    pytest.importorskip("transformers")
+    root = Path(__file__).parent.parent
+    spec = planner.load(root / "examples" / "llama-2-7b-throughput.yaml")
+    shown = (root / "docs" / "throughput.md").read_text()
+
+    for size, way in ((16, "no checkpointing"), (16, "every block"), (64, "every block")):
+        graph = planner.trace(with_micro_batch(spec, size))
+        plan = solve_graph(graph, budget="80GB").plan
+        baseline = next(row for row in plan.baselines if row.name == way)
+        assert baseline.fits
+        cells = f"{step_info(graph).tokens / baseline.step_s:,.0f} | {baseline.peak_bytes / 1e9:.2f} GB |"
+        (line,) = (line for line in shown.splitlines() if line.startswith(f"| {size} | "))
+        assert cells in line

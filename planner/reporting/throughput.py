@@ -5,13 +5,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from planner.reporting.tables import duration, gigabytes, percent, table, wrapped
+from planner.units import format_rate
 
 if TYPE_CHECKING:
     from planner.throughput import Attempt, Throughput
 
 _NONE = "–"
 _FITS = "fits"
-_TOO_LARGE = "too large"
+_NO = ("too large", "too large at any size")
 
 
 def throughput_text(found: "Throughput") -> str:
@@ -23,7 +24,8 @@ def throughput_text(found: "Throughput") -> str:
     )
     if not found.is_complete:
         head.append(f"INTERRUPTED: {len(found.tried)} micro-batches are done, and none is chosen")
-    parts = [head, _rows(found.tried, found.unit), _reasons(found.tried), _choice(found)]
+    notes = [line for note in found.notes for line in wrapped(f"Note: {note}")]
+    parts = [head, _rows(found.tried, found.unit), _reasons(found.tried), notes, _choice(found)]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
@@ -37,6 +39,7 @@ def throughput_document(found: "Throughput") -> dict[str, Any]:
         "tried": [
             {**asdict(row), "verdict": str(row.verdict), "tokens_per_s": row.tokens_per_s} for row in found.tried
         ],
+        "notes": list(found.notes),
     }
 
 
@@ -52,11 +55,11 @@ def _rows(tried: Sequence["Attempt"], unit: str) -> list[str]:
 def _row(attempt: "Attempt") -> tuple[str, ...]:
     if attempt.verdict != _FITS:
         peak = gigabytes(attempt.peak_bytes) if attempt.peak_bytes else _NONE
-        fits = "no" if attempt.verdict == _TOO_LARGE else str(attempt.verdict)
+        fits = "no" if attempt.verdict in _NO else str(attempt.verdict)
         return (str(attempt.micro_batch), _NONE, peak, *[_NONE] * 4, fits, _NONE)
     return (
         str(attempt.micro_batch),
-        f"{attempt.tokens_per_s:,.0f}" if attempt.tokens_per_s >= 100 else f"{attempt.tokens_per_s:.3g}",
+        format_rate(attempt.tokens_per_s),
         gigabytes(attempt.peak_bytes),
         duration(attempt.step_s),
         duration(attempt.recompute_s),
