@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
     from planner.errors import WayOut
     from planner.graph import OpGraph
     from planner.plan import Plan
+    from planner.planning import Outcome
     from planner.simulation.rehearsal import Rehearsal
+    from planner.solving.search import Limits
     from planner.spec import RunSpec
+    from planner.throughput import Throughput
     from planner.tracing import Step
 
 _INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report it
@@ -75,6 +79,16 @@ class _Number(click.FloatRange):
         return number
 
 
+def _sizes(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """The whole numbers of an option, from 1 and separated by commas."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers from 1, such as 1,2,4.")
+    return tuple(int(part) for part in parts)
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="planner")
 def main() -> None:
@@ -108,6 +122,19 @@ _verbose_option = click.option(
 @click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
 @_host_budget_option
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
+@click.option(
+    "--objective",
+    type=click.Choice(["time", "throughput"]),
+    default="time",
+    show_default=True,
+    help="throughput also chooses the micro-batch, for the most tokens per second.",
+)
+@click.option(
+    "--micro-batches",
+    callback=_sizes,
+    metavar="1,2,4",
+    help="With --objective throughput, try these [default: search from the spec's].",
+)
 @click.option("--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout.")
 @click.option(
     "--time-limit",
@@ -135,6 +162,8 @@ def solve(
     budget: str,
     host_budget: str | None,
     device: str | None,
+    objective: str,
+    micro_batches: tuple[int, ...] | None,
     output: str | None,
     time_limit: float,
     gap: float,
@@ -149,14 +178,21 @@ def solve(
     written, the exit status is 1, and changes of the spec that would fit are looked for. Ctrl-C prints
     the best plan so far and writes nothing; a second one ends at once.
 
+    With --objective throughput, the micro-batch is chosen as well: several are solved for the budget, and
+    the plan is for the one with the most tokens per predicted second. Limits are for each of them. When
+    interrupted, it prints those that are done, and writes no plan.
+
     \b
     Examples:
       planner solve examples/llama-3-8b.yaml --budget 40GB
       planner solve model.yaml --budget 22GiB --device rtx-4090 -o plans/4090.yaml
+      planner solve model.yaml --budget 80GB --objective throughput --micro-batches 8,16,24,32
       planner solve model.yaml --budget 40GB --json --quiet | jq .predicted_peak_bytes
     """
     if as_json and output == _STDOUT:
         raise click.UsageError("--json and -o - both print to stdout; use one of them")
+    if micro_batches is not None and objective == "time":
+        raise click.UsageError("--micro-batches needs --objective throughput")
     report = _progress(quiet)
     budget_bytes = _budget(budget)
     run = _load(spec)
@@ -164,14 +200,31 @@ def solve(
     host_budget_bytes = _host_budget(profile, host_budget)
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
     with _imports("planner solve"):
-        from planner.plan import check_writable, format_plan, write_plan
+        from planner.plan import check_writable
         from planner.planning import solve_graph
-        from planner.reporting import documents, summary, text
         from planner.solving.search import Limits
+        from planner.spec import with_micro_batch
     if output != _STDOUT:
         check_writable(path)
     if budget_bytes > profile.memory_bytes:
         _say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
+    say = _Answers(path=path, is_plan_printed=output == _STDOUT, as_json=as_json)
+    limits = Limits(time_s=time_limit, gap=gap)
+    if objective == "throughput":
+        found = _throughput(
+            run, budget_bytes, host_budget_bytes, profile, micro_batches or (), limits, say, report, verbose=verbose
+        )
+        if (refusal := found.refusal) is not None:
+            if refusal.graph is not None and isinstance(refusal.error, InfeasibleError):
+                smallest = with_micro_batch(run, refusal.micro_batch)
+                ways_out = (
+                    () if no_advice else _advice(smallest, refusal.error, profile, report=report, verbose=verbose)
+                )
+                say.infeasible(refusal.error, refusal.graph, profile.name, ways_out, found)
+            raise refusal.error
+        assert found.chosen is not None
+        say.plan(found.chosen.outcome, found.chosen.graph, found.chosen.trace_s, found)
+        return
     step, graph, trace_s = _trace(run, report=report, verbose=verbose)
     with _second_interrupt_ends():
         try:
@@ -180,33 +233,18 @@ def solve(
                 budget=budget_bytes,
                 host_budget=host_budget_bytes,
                 device=profile,
-                limits=Limits(time_s=time_limit, gap=gap),
+                limits=limits,
                 rehearse=lambda plan: _rehearse(run, step, plan, verbose=verbose),
                 report=report,
             )
         except SolveInterrupted as interrupt:
-            if output != _STDOUT:
-                _print_best(interrupt, graph, budget_bytes, profile.name, trace_s=trace_s, as_json=as_json)
+            say.best_so_far(interrupt, graph, budget_bytes, profile.name, trace_s)
             raise
         except InfeasibleError as error:
             ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
-            answer = summary.summarize_infeasible(error, graph, device=profile.name, ways_out=ways_out)
-            if as_json:
-                _print_json(documents.infeasible_document(answer))
-            elif output != _STDOUT:
-                click.echo(text.infeasible_text(answer))
+            say.infeasible(error, graph, profile.name, ways_out)
             raise
-    if output == _STDOUT:
-        click.echo(format_plan(outcome.plan), nl=False)
-        return
-    write_plan(outcome.plan, path)
-    found = summary.summarize_plan(
-        outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, rehearse_s=outcome.rehearse_s, path=path
-    )
-    if as_json:
-        _print_json(documents.plan_document(found))
-    else:
-        click.echo(text.plan_text(found))
+    say.plan(outcome, graph, trace_s)
 
 
 @main.command()
@@ -428,6 +466,81 @@ def presets(*, as_json: bool) -> None:
         click.echo(catalogue.presets_text(found))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answers:
+    """How `planner solve` answers: a plan file at `path` and a report, or the plan alone on stdout.
+
+    With the objective throughput, the table of what was tried comes before the report, or is a part of its JSON object.
+    """
+
+    path: Path
+    is_plan_printed: bool
+    as_json: bool
+
+    def plan(self, outcome: "Outcome", graph: "OpGraph", trace_s: float, tried: "Throughput | None" = None) -> None:
+        from planner.plan import format_plan, write_plan
+        from planner.reporting import documents, summary, text
+
+        if self.is_plan_printed:
+            click.echo(format_plan(outcome.plan), nl=False)
+            return
+        write_plan(outcome.plan, self.path)
+        found = summary.summarize_plan(
+            outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, rehearse_s=outcome.rehearse_s, path=self.path
+        )
+        self._print(documents.plan_document(found), text.plan_text(found), tried)
+
+    def infeasible(
+        self,
+        error: InfeasibleError,
+        graph: "OpGraph",
+        device: str,
+        ways_out: "tuple[WayOut, ...]",
+        tried: "Throughput | None" = None,
+    ) -> None:
+        from planner.reporting import documents, summary, text
+
+        if self.is_plan_printed and not self.as_json:
+            return
+        answer = summary.summarize_infeasible(error, graph, device=device, ways_out=ways_out)
+        self._print(documents.infeasible_document(answer), text.infeasible_text(answer), tried)
+
+    def best_so_far(
+        self, interrupt: SolveInterrupted, graph: "OpGraph", budget_bytes: int, device: str, trace_s: float
+    ) -> None:
+        from planner.reporting import documents, summary, text
+
+        if self.is_plan_printed:
+            return
+        if interrupt.plan is None:
+            nothing = summary.summarize_nothing(graph, device=device, budget_bytes=budget_bytes)
+            self._print(documents.nothing_document(nothing), text.nothing_text(nothing), None)
+            return
+        found = summary.summarize_plan(
+            interrupt.plan, graph, trace_s=trace_s, solve_s=interrupt.solve_s, rehearse_s=0.0, path=None
+        )
+        self._print(documents.plan_document(found), text.plan_text(found), None)
+
+    def interrupted(self, tried: "Throughput") -> None:
+        from planner.reporting.throughput import throughput_document, throughput_text
+
+        if self.as_json:
+            _print_json({"status": "interrupted", "plan": None, "throughput": throughput_document(tried)})
+        elif not self.is_plan_printed:
+            click.echo(throughput_text(tried))
+
+    def _print(self, document: dict[str, Any], lines: str, tried: "Throughput | None") -> None:
+        from planner.reporting.throughput import throughput_document, throughput_text
+
+        if tried is not None:
+            document = {**document, "throughput": throughput_document(tried)}
+            lines = f"{throughput_text(tried)}\n\n{lines}"
+        if self.as_json:
+            _print_json(document)
+        else:
+            click.echo(lines)
+
+
 def _say(line: str) -> None:
     """One line on stderr, however many the text has: a message from a model's own code may have several."""
     click.echo("planner: " + " ".join(line.split()), err=True)
@@ -501,26 +614,40 @@ def _rehearse(run: "RunSpec", step: "Step", plan: "Plan", *, verbose: bool) -> "
         return rehearse(step, plan)
 
 
-def _print_best(
-    interrupt: SolveInterrupted, graph: "OpGraph", budget_bytes: int, device: str, *, trace_s: float, as_json: bool
-) -> None:
-    """What there was when the solver was interrupted."""
-    from planner.reporting import documents, summary, text
-
-    if interrupt.plan is None:
-        nothing = summary.summarize_nothing(graph, device=device, budget_bytes=budget_bytes)
-        if as_json:
-            _print_json(documents.nothing_document(nothing))
-        else:
-            click.echo(text.nothing_text(nothing))
-        return
-    found = summary.summarize_plan(
-        interrupt.plan, graph, trace_s=trace_s, solve_s=interrupt.solve_s, rehearse_s=0.0, path=None
+def _throughput(
+    run: "RunSpec",
+    budget_bytes: int,
+    host_budget_bytes: int,
+    profile: "DeviceProfile",
+    micro_batches: tuple[int, ...],
+    limits: "Limits",
+    say: _Answers,
+    report: Report,
+    *,
+    verbose: bool,
+) -> "Throughput":
+    """What came of the search for the fastest micro-batch; when interrupted, what is done is printed."""
+    with _imports("planner solve"), _calm(verbose):
+        from planner.throughput import growing_throughput
+    growing = growing_throughput(
+        run,
+        budget=budget_bytes,
+        host_budget=host_budget_bytes,
+        device=profile,
+        micro_batches=micro_batches,
+        limits=limits,
+        report=report,
     )
-    if as_json:
-        _print_json(documents.plan_document(found))
-    else:
-        click.echo(text.plan_text(found))
+    found = next(growing)
+    try:
+        with _calm(verbose), _no_exit(run):
+            for more in growing:
+                found = more
+    except BaseException as error:
+        if _is_interrupt(error):
+            say.interrupted(found)
+        raise
+    return found
 
 
 def _advice(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from planner.runtime.handle import apply as apply
     from planner.runtime.rehearsal import rehearse as rehearse
     from planner.spec import load as load
+    from planner.throughput import best_throughput as best_throughput
     from planner.tracing import prepare as prepare
     from planner.tracing import trace as trace
     from planner.tradeoff import frontier as frontier
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 # Public name -> where it is defined.
 _HOME_BY_NAME = {
     "apply": "planner.runtime.handle:apply",
+    "best_throughput": "planner.throughput:best_throughput",
     "frontier": "planner.tradeoff:frontier",
     "load": "planner.spec:load",
     "load_plan": "planner.plan:load_plan",
@@ -35,6 +37,7 @@ _HOME_BY_NAME = {
 __all__ = [
     "__version__",
     "apply",
+    "best_throughput",
     "frontier",
     "load",
     "load_plan",

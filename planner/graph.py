@@ -174,6 +174,7 @@ class StepInfo:
     # With FSDP, bytes of the sharded gradient that remains per byte of the traced one, which is freed once
     # reduced.
     sharded_gradient_ratio: float = 0.0
+    micro_batch: int | None = None  # samples per device; None for a live module, whose arguments do not say
 
 
 def op_in_words(op: Op) -> str:

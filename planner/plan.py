@@ -66,13 +66,17 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanModel:
-    """What the plan was made for. The fingerprint covers the sequence of saved tensors."""
+    """What the plan was made for. The fingerprint covers the sequence of saved tensors, shapes included.
+
+    `micro_batch` is there to be read; None for a live module, whose arguments do not say what it is.
+    """
 
     name: str
     fingerprint: str
     parameters: int
     torch: str
     attention: str
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

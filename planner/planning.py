@@ -299,6 +299,7 @@ def make_plan(
             parameters=info.parameters,
             torch=info.torch_version,
             attention=info.attention,
+            micro_batch=info.micro_batch,
         ),
         device=device,
         budget_bytes=budget_bytes,

@@ -6,7 +6,7 @@ the same checks and become a `RunSpec`. Only ``model``, and one of ``batch`` and
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,39 @@ def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
         DeviceError: The device does not exist or does not fit.
     """
     return _build(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
+
+
+def batched_inputs(spec: RunSpec) -> tuple[str, ...]:
+    """The names of those `inputs` whose first axis is as long as the micro-batch, and so taken to hold the samples."""
+    return tuple(item.name for item in spec.inputs if item.shape[:1] == (spec.batch.micro_batch,))
+
+
+def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
+    """The same run with another number of samples per device; the spec itself if it has that number.
+
+    Of `inputs`, those that `batched_inputs` names follow: PyTorch's own modules have samples on the first axis.
+
+    Args:
+        spec: the run.
+        micro_batch: samples, at least 1.
+
+    Raises:
+        SpecError: no input's first axis is as long as the micro-batch, so nothing would change.
+    """
+    if micro_batch == spec.batch.micro_batch:
+        return spec
+    batched = batched_inputs(spec)
+    if spec.inputs and not batched:
+        raise SpecError(
+            f"no input has the micro-batch of {spec.batch.micro_batch} as its first axis",
+            path=spec.path,
+            line=spec.lines[("inputs",)].line if ("inputs",) in spec.lines else None,
+            key="inputs",
+        )
+    inputs = tuple(
+        replace(item, shape=(micro_batch, *item.shape[1:])) if item.name in batched else item for item in spec.inputs
+    )
+    return replace(spec, batch=replace(spec.batch, micro_batch=micro_batch), inputs=inputs)
 
 
 def _plain(value: object) -> object:

@@ -97,6 +97,11 @@ def _bytes_per_unit(unit_text: str, number: str, text: str) -> int:
     raise UnitError(f"unknown unit {unit_text!r} in {text!r}; use one of {', '.join(BYTES_BY_UNIT)}", text=text)
 
 
+def format_rate(per_s: float) -> str:
+    """A number per second: whole from 100 on, with three digits below."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
 def format_bytes(size_bytes: int, *, binary: bool = False) -> str:
     """The size with one decimal in the largest unit that fits: "40.0 GB", or "37.3 GiB" when ``binary``."""
     units = ("B", "KiB", "MiB", "GiB", "TiB") if binary else ("B", "KB", "MB", "GB", "TB")

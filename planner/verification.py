@@ -124,6 +124,12 @@ def verify(
 def _check_plan(spec: RunSpec, plan: Plan) -> None:
     found = fingerprint(trace_spec(spec))
     if found != plan.model.fingerprint:
+        planned = plan.model.micro_batch
+        if planned is not None and planned != spec.batch.micro_batch:
+            raise PlanMismatchError(
+                f"the plan was made for a micro-batch of {planned}, and {spec.path} has {spec.batch.micro_batch}; "
+                "change the spec, or solve again"
+            )
         raise PlanMismatchError(
             f"the plan was made for another step than {spec.path} describes: the saved tensors differ "
             f"({plan.model.name}, torch {plan.model.torch}); solve again"

@@ -118,6 +118,9 @@ def test_verify_refuses_a_plan_for_another_run(spec: str) -> None:
     run("solve", spec, "--budget", "80GB")
     write_spec(MODEL, more="inputs:\n  input: {shape: [256, 32], dtype: float32}\n")
 
+    said = refused("verify", "model.yaml", "model.plan.yaml")
+    assert "a micro-batch of 512, and model.yaml has 256" in said
+    write_spec(MODEL.replace("blocks=3", "blocks=2"))
     assert "solve again" in refused("verify", "model.yaml", "model.plan.yaml")
     assert "no.plan.yaml" in refused("verify", "model.yaml", "no.plan.yaml")
 
@@ -184,6 +187,120 @@ def test_a_dash_prints_the_plan_instead_of_the_table(spec: str) -> None:
     result = run("solve", spec, "--budget", "1GB", "-o", "-")
     run("solve", spec, "--budget", "1GB", "-o", "file.yaml")
     assert Path("file.yaml").read_text() == result.stdout
+    assert not Path("model.plan.yaml").exists()
+
+
+def throughput(spec: str, *arguments: str) -> Result:
+    """`solve` for throughput at the peak of saving everything for the spec's own micro-batch, which is 512."""
+    budget = f"{peaks(spec)['no checkpointing']}B"
+    return run("solve", spec, "--budget", budget, "--objective", "throughput", *arguments)
+
+
+def test_solve_for_throughput_chooses_the_micro_batch_and_plans_for_it(spec: str) -> None:
+    from planner.plan import load_plan
+
+    limit = peaks(spec)["no checkpointing"]
+    result = throughput(spec, "--micro-batches", "256,512,4096,520")
+
+    assert 0 == result.exit_code, result.output
+    plan = load_plan("model.plan.yaml")
+    assert plan.model.micro_batch in (256, 512, 520)
+    assert plan.predicted.peak_bytes <= limit
+    rows = re.findall(r"^(\d+)  +[\d.,–]+ .* (yes|no)  +(?:traced|scaled|–)$", result.stdout, re.MULTILINE)
+    assert [("256", "yes"), ("512", "yes"), ("520", "yes"), ("4096", "no")] == rows
+    assert f"Chosen     micro-batch {plan.model.micro_batch}" in result.stdout
+    assert "Note: the first axis is assumed to be the micro-batch in these inputs: input" in result.stdout
+    assert "Plan       model.plan.yaml" in result.stdout  # the usual report follows
+    said = [line for line in result.stderr.splitlines() if line.startswith("planner: micro-batch ")]
+    assert 4 <= len(said)
+    text = Path("model.yaml").read_text().replace("shape: [512", f"shape: [{plan.model.micro_batch}")
+    Path("model.yaml").write_text(text)
+    assert 0 == run("verify", "model.yaml", "model.plan.yaml", "--steps", "1", "--quiet").exit_code
+
+
+def test_solve_for_throughput_as_json(spec: str) -> None:
+    result = throughput(spec, "--micro-batches", "256,512", "--json", "--quiet")
+
+    found = json.loads(result.stdout)
+    table = found["throughput"]
+    best = max(table["tried"], key=lambda row: row["tokens_per_s"])
+    assert ("complete", "samples", 512) == (table["status"], table["unit"], table["own_micro_batch"])
+    assert [256, 512] == [row["micro_batch"] for row in table["tried"]]
+    assert (best["micro_batch"], best["tokens_per_s"]) == (table["micro_batch"], table["tokens_per_s"])
+    assert best["step_s"] == found["predicted_step_s"]
+    assert "" == result.stderr
+
+
+def test_solve_searches_for_the_micro_batch_from_the_specs(spec: str) -> None:
+    found = json.loads(throughput(spec, "--json").stdout)["throughput"]
+
+    sizes = [row["micro_batch"] for row in found["tried"]]
+    assert {256, 512, 1024} <= set(sizes)
+    assert sizes == sorted(set(sizes))
+    fitting = [row for row in found["tried"] if row["verdict"] == "fits"]
+    assert max(row["tokens_per_s"] for row in fitting) == found["tokens_per_s"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_throughput_has_no_answer_when_nothing_fits(spec: str, as_json: bool) -> None:
+    arguments = ("--objective", "throughput", "--micro-batches", "256,512", *(["--json"] if as_json else []))
+    result = run("solve", spec, "--budget", "1KB", "--no-advice", *arguments)
+
+    assert 1 == result.exit_code
+    assert not Path("model.plan.yaml").exists()
+    if as_json:
+        found = json.loads(result.stdout)
+        assert ("infeasible", None, None) == (found["status"], found["plan"], found["throughput"]["micro_batch"])
+        assert ["too large at any size", "not tried"] == [row["verdict"] for row in found["throughput"]["tried"]]
+    else:
+        assert "Micro-batch 512 not tried: 256 is too large already" in result.stdout
+        assert "Smallest peak" in result.stdout
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupted_search_prints_what_is_done_and_writes_nothing(
+    spec: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner import throughput as search
+
+    solve, calls = search.solve_graph, count()
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return solve(*arguments, **options)
+
+    limit = peaks(spec)["no checkpointing"]
+    monkeypatch.setattr(search, "solve_graph", interrupted)
+    before = files()
+    arguments = ("--objective", "throughput", "--micro-batches", "64,128,256", *(["--json"] if as_json else []))
+    result = run("solve", spec, "--budget", f"{limit}B", *arguments)
+
+    assert 130 == result.exit_code
+    assert "planner: error: interrupted" == result.stderr.splitlines()[-1]
+    assert before == files()
+    if as_json:
+        found = json.loads(result.stdout)
+        assert ("interrupted", None) == (found["status"], found["plan"])
+        assert [64, 128] == [row["micro_batch"] for row in found["throughput"]["tried"]]
+    else:
+        assert "INTERRUPTED: 2 micro-batches are done, and none is chosen" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--micro-batches", "1,2"), "--micro-batches needs --objective throughput"),
+        (("--objective", "throughput", "--micro-batches", "1,0"), "'1,0' is not a list of whole numbers from 1"),
+        (("--objective", "throughput", "--micro-batches", "many"), "is not a list of whole numbers"),
+        (("--objective", "speed"), "'speed' is not one of 'time', 'throughput'"),
+    ],
+)
+def test_micro_batches_that_mean_nothing_are_refused(spec: str, arguments: tuple[str, ...], part: str) -> None:
+    result = run("solve", spec, "--budget", "1GB", *arguments)
+
+    assert 2 == result.exit_code
+    assert part in result.stderr
     assert not Path("model.plan.yaml").exists()
 
 

@@ -26,7 +26,7 @@ def test_the_top_level_directories_are_reached_only_through_the_package() -> Non
 def test_the_symlinks_in_the_package_are_relative_and_lead_to_the_top_level() -> None:
     for name in ("cli.py", "rules", "schemas"):
         link = ROOT / "planner" / name
-        if link.is_symlink():  # in an installed wheel they are the things themselves
+        if (ROOT / "pyproject.toml").is_file():  # in an installed wheel they are the things themselves
             assert Path("..") / name == link.readlink()
 
 

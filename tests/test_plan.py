@@ -156,6 +156,20 @@ def test_a_plan_that_is_read_back_is_the_plan_that_was_written(
     assert path.read_text() == format_plan(loaded)
 
 
+def test_a_plan_says_its_micro_batch_and_one_of_an_older_planner_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.plan.yaml"
+    told = replace(PLAN, model=replace(PLAN.model, micro_batch=18))
+    write_plan(told, path)
+
+    assert told == load_plan(path)
+    assert "\n  micro_batch: 18\n" in path.read_text()
+    path.write_text(path.read_text().replace("\n  micro_batch: 18\n", "\n"))
+    assert load_plan(path).model.micro_batch is None
+    path.write_text(format_plan(told).replace("micro_batch: 18", "micro_batch: 0"))
+    with pytest.raises(PlanFileError, match=r"model\.micro_batch"):
+        load_plan(path)
+
+
 def test_a_name_that_looks_like_a_number_stays_a_name(tmp_path: Path) -> None:
     plan = replace(PLAN, device="1e5", model=replace(PLAN.model, name="12"))
     write_plan(plan, tmp_path / "plan.yaml")

@@ -7,6 +7,7 @@ from planner.presets import load_preset, preset_names
 
 PARAMETER_COUNTS = {
     "gpt2": 124_439_808,
+    "llama-2-7b": 6_738_415_616,
     "llama-3-405b": 405_853_388_800,
     "llama-3-70b": 70_553_706_496,
     "llama-3-8b": 8_030_261_248,

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import UnitError
-from planner.units import BYTES_BY_UNIT, DTYPE_BYTES, format_bytes, format_seconds, parse_bytes, parse_dtype
+from planner.units import (
+    BYTES_BY_UNIT,
+    DTYPE_BYTES,
+    format_bytes,
+    format_rate,
+    format_seconds,
+    parse_bytes,
+    parse_dtype,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +112,10 @@ def test_the_usual_names_of_a_dtype_are_one_dtype(text: str) -> None:
 def test_an_unknown_dtype_suggests_the_closest_one() -> None:
     with pytest.raises(UnitError, match=r"did you mean 'float32'\?"):
         parse_dtype("flaot32")
+
+
+@pytest.mark.parametrize(
+    ("text", "per_s"), [("11,830", 11_830.4), ("100", 100.0), ("79.7", 79.66), ("0.0123", 0.01234)]
+)
+def test_a_rate_is_whole_from_a_hundred_on(text: str, per_s: float) -> None:
+    assert text == format_rate(per_s)

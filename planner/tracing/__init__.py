@@ -95,6 +95,7 @@ def prepare_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> Step:
         ddp=spec.parallel.ddp,
         name=spec.model.preset or spec.model.name,
         tokens=spec.batch.micro_batch * (spec.batch.sequence_length or 1),
+        micro_batch=spec.batch.micro_batch,
         notes=built.notes,
     )
     return Step(module=built.module, inputs=inputs, loss=loss_function(spec), settings=settings)

@@ -49,6 +49,7 @@ class StepSettings:
         ddp: on how many devices the model is replicated.
         name: what to call the model in reports; its class name if empty.
         tokens: samples × length of one micro-batch.
+        micro_batch: its samples; None where nothing says which axis they are.
         notes: what the reader should know of how the model was made.
     """
 
@@ -61,6 +62,7 @@ class StepSettings:
     ddp: int = 1
     name: str = ""
     tokens: int = 1
+    micro_batch: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -286,6 +288,7 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
             parameters=sum(parameter.numel() for parameter in module.parameters()),
             static=memory.static,
             tokens=settings.tokens,
+            micro_batch=settings.micro_batch,
             notes=settings.notes,
             sharded_gradient_ratio=memory.sharded_gradient_ratio,
         ),
