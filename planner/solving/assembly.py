@@ -74,12 +74,14 @@ class LinkRoom:
         host_bytes: the limit on the host.
         staged_out_ns, staged_back_ns: how far copies may be behind, and how much may come back early.
         grain_ns: partial plans whose copies are late by as many of these count as equal in that.
+        host_price: of a byte on the host, in ns: of two partial plans, what they leave of the host counts too.
     """
 
     host_bytes: int = 0
     staged_out_ns: int = 0
     staged_back_ns: int = 0
     grain_ns: int = 1
+    host_price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ def assemble(
                     for field in fields(_Partial)
                 }
             ),
-            link.grain_ns,
+            link,
         )
         stages.append(partial)
     complete = np.flatnonzero(partial.demanded == 0)
@@ -229,15 +231,16 @@ def _state(demand: Demand) -> int:
     return 1 if demand.is_demanded else (2 if demand is Demand.UNUSED else 0)
 
 
-def _prune(partial: _Partial, grain_ns: int) -> _Partial:
+def _prune(partial: _Partial, link: LinkRoom) -> _Partial:
     """Without those that another one of the same demands dominates; merged where there are too many."""
-    order = np.lexsort((partial.most_ns, partial.held_bytes, *_keys(partial, grain_ns)))
+    cost_ns = partial.most_ns + link.host_price * partial.host_bytes
+    order = np.lexsort((cost_ns, partial.held_bytes, *_keys(partial, link.grain_ns)))
+    cost_ns = cost_ns[order]
     partial = partial.take(order)
-    group = _groups(partial, grain_ns)
+    group = _groups(partial, link.grain_ns)
     is_better = np.ones(group.size, dtype=bool)
-    most_ns = partial.most_ns
     for start, end in _stretches(group):
-        cost = most_ns[start:end]
+        cost = cost_ns[start:end]
         is_better[start + 1 : end] = cost[1:] < np.minimum.accumulate(cost)[:-1]
     partial = partial.take(np.flatnonzero(is_better))
     return partial if partial.option.size <= _MOST_PARTIAL else _merge(partial)

@@ -38,8 +38,8 @@ _CORRECTIONS = 8
 _CANDIDATES = 8
 # How far the link may be behind is told apart in steps of the longest copy's time by this.
 _GRAINS = 4
-# Options are also made that copy for these shares of the time of their cell's forward, ...
-_COPY_SHARES = (0.0, 0.5, 1.0, 1.5)
+# Options are made that copy no longer than these multiples of what the relaxed answer copies on average, ...
+_COPY_SHARES = (0.0, 0.5, 1.0, 1.25, 1.5, 2.0)
 # ... of those alike otherwise the ones that copy least: a ns of copies costs so much.
 _TIE = 0.001
 # Options are generated for at most this part of the time; the rest is for putting a plan together.
@@ -106,7 +106,6 @@ class ChainSolver:
             host_budget_bytes=problem.link.budget_bytes if problem.link else 0,
             size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
         )
-        self._copies_ns = _copies_ns(chain, has_link=problem.link is not None)
         self._link_room = _link_room(problem, chain)
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
@@ -144,7 +143,7 @@ class ChainSolver:
         yield best
         for parts in _LINK_FILLS if self._problem.link else _FILLS:
             with suppress(OutOfTime):
-                _fill(pool, relaxed, parts, self._copies_ns, deadline=generating)
+                _fill(pool, relaxed, parts, deadline=generating)
             relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
             found = self._plan(relaxed, budget_bytes, bound_ns, deadline=deadline)
@@ -232,7 +231,7 @@ class ChainSolver:
                 relaxed.columns,
                 forward_budget_bytes=forward_bytes,
                 window_budget_bytes=window_bytes,
-                link=self._link_room,
+                link=replace(self._link_room, host_price=relaxed.host_price),
                 slack_ns=slack_ns,
                 most=_CANDIDATES if self._problem.link else 1,
                 deadline=deadline,
@@ -295,17 +294,13 @@ def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Rel
     return Master(pool, budget_bytes).relax(tolerance=gap / 4, deadline=deadline)
 
 
-def _copies_ns(chain: Chain, *, has_link: bool) -> dict[int, tuple[int, ...]]:
-    """For each template, how long its options may copy: about as long as its forward takes, so that it is hidden."""
-    left_ns = (*chain.forward_left_ns, 0)
-    forward_ns = {cell.template: left_ns[place] - left_ns[place + 1] for place, cell in enumerate(chain.cells)}
-    shares = _COPY_SHARES if has_link else (0.0,)
-    return {template: tuple(round(share * ns) for share in shares) for template, ns in forward_ns.items()}
+def _copies_ns(shares: Mapping[Option, float]) -> tuple[int, ...]:
+    """How long options may copy that are looked for around the relaxed answer, which copies so long on average."""
+    mean_ns = sum(option.copy_ns * share for option, share in shares.items()) / sum(shares.values())
+    return tuple(sorted({round(part * mean_ns) for part in _COPY_SHARES}))
 
 
-def _fill(
-    pool: Pool, relaxed: Relaxed, parts: int, copies_ns: Mapping[int, tuple[int, ...]], *, deadline: float
-) -> None:
+def _fill(pool: Pool, relaxed: Relaxed, parts: int, *, deadline: float) -> None:
     """More options around those that the relaxed answer mixes.
 
     Raises:
@@ -323,7 +318,7 @@ def _fill(
         for peak in sorted(relaxed.peak_prices[name]):
             for part in range(1, parts + 1):
                 held_bytes = low + (high - low) * part // (parts + 1)
-                for copy_ns in copies_ns[name]:
+                for copy_ns in _copies_ns(options):
                     prices = Prices(held=0.0, peak=peak, out=_TIE)
                     option = template.within(held_bytes, prices, copy_ns=copy_ns, deadline=deadline)
                     if option is not None:

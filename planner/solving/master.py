@@ -181,7 +181,8 @@ class Relaxed:
         bound_ns: no plan within the budget replays for less.
         excess_bytes: by how much the options found miss the budget.
         columns: per cell, its options.
-        support: per template, the options with a positive share.
+        support: per template, the options with a positive share, and the sum of their shares.
+        host_price: of a byte on the host, in ns.
         peak_prices: per template, the lowest and the highest price in ns of a byte at the peak of one of its windows.
     """
 
@@ -189,7 +190,8 @@ class Relaxed:
     bound_ns: float
     excess_bytes: float
     columns: tuple[tuple[Column, ...], ...]
-    support: Mapping[int, tuple[Option, ...]]
+    support: Mapping[int, Mapping[Option, float]]
+    host_price: float
     peak_prices: Mapping[int, frozenset[float]]
 
 
@@ -295,6 +297,7 @@ class Master:
             excess_bytes=excess_bytes,
             columns=columns,
             support=support,
+            host_price=duals.host,
             peak_prices=self._peak_prices(duals),
         )
 
@@ -322,13 +325,14 @@ class Master:
             for option in self._pool.options(cell.template):
                 self._add(j, option)
 
-    def _support(self) -> dict[int, tuple[Option, ...]]:
-        found: dict[int, dict[Option, None]] = {}
+    def _support(self) -> dict[int, dict[Option, float]]:
+        found: dict[int, dict[Option, float]] = {}
         for j, cell in enumerate(self._cells):
             for option, share in self._columns[j].items():
                 if share.solution_value() > _NOISE:
-                    found.setdefault(cell.template, {})[option] = None
-        return {template: tuple(options) for template, options in found.items()}
+                    shares = found.setdefault(cell.template, {})
+                    shares[option] = shares.get(option, 0.0) + share.solution_value()
+        return found
 
     def _add(self, j: int, option: Option) -> bool:
         """Add an option to a cell, unless it is there or its demands cannot be met; say whether it was added."""
