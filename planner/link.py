@@ -9,8 +9,9 @@ HOST_ALIGNMENT_BYTES = 256
 # Staging, unless a plan or a caller says otherwise: so many times the largest tensor that leaves. There is much room
 # early in forward, and little in backward.
 STAGED_OUT = 16
-STAGED_BACK = 2
-# And the first tensors come back so many saved tensors before they are needed: about two layers of a transformer.
+STAGED_BACK = 4
+# And so many saved tensors later it is waited for at the latest, and so many before they are needed the first come back:
+# about two layers of a transformer.
 LEAD = 48
 
 
@@ -42,7 +43,8 @@ class Staging:
     Attributes:
         out_bytes: on their way to the host.
         back_bytes: on their way back before they are needed.
-        lead: the first tensors begin to come back when that one is unpacked which was packed so many packings later.
+        lead: a tensor's source is let go when so many more tensors have been packed, at the latest; and the first begin to
+            come back when that one is unpacked which was packed so many packings later.
     """
 
     out_bytes: int

@@ -58,6 +58,14 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """One packing of any tensor: the step before which it is, and that of its first unpack, if any."""
+
+    step: int
+    unpack_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """One value the plan decides about. `index` is its position in `Problem.tensors`.
 
@@ -124,8 +132,7 @@ class Problem:
         step_ns: time of forward, backward and optimizer step without any replay.
         times_ns: of each step of forward and backward.
         link: to the host; None if nothing may go there.
-        unpack_steps: at which each tensor that forward packs is unpacked first, by the rank of its packing; None for
-            never.
+        packs: all that forward packs, by rank.
         settle_step: before this step, all copies to the host are waited for: the model's own forward has ended.
     """
 
@@ -137,7 +144,7 @@ class Problem:
     step_ns: int
     times_ns: tuple[int, ...] = ()
     link: HostLink | None = None
-    unpack_steps: tuple[int | None, ...] = ()
+    packs: tuple[Pack, ...] = ()
     settle_step: int = 0
 
     @property
@@ -258,7 +265,10 @@ def build_problem(
         )
         if host_budget_bytes
         else None,
-        unpack_steps=tuple(min((unpack for unpack, _ in s.uses), default=None) for s in saved_tensors(graph)),
+        packs=tuple(
+            Pack(step=saved.pack_step, unpack_step=min((unpack for unpack, _ in saved.uses), default=None))
+            for saved in saved_tensors(graph)
+        ),
         settle_step=1 + max((op.step for op in forward if op.module_fqn != OUTSIDE), default=-1),
     )
 

@@ -4,7 +4,8 @@ Program order alone decides when memory is taken and given back, never the clock
 
     forward   A tensor's copy out begins when it is packed for the first time. What has begun to leave lies in a queue,
               and while that holds more than *staging*, the device waits for the oldest copy and lets its source go.
-              When the model's forward ends, all are waited for.
+              At each packing this happens first to what was packed `Staging.lead` packings before, or earlier. When the
+              model's forward ends, all are waited for.
     backward  The first time a tensor on the host is asked for, its copy back begins, unless it has begun already, and
               the device waits for it. After that, others begin to come back in the reverse order of their last
               packing, as long as what has begun and was not asked for yet fits staging. For the first ones this
@@ -87,7 +88,7 @@ def traffic(
     assert problem.link is not None
     staging = staging or Staging.of(problem.tensors[index].size_bytes for index in offloaded)
     clock = _Clock(problem)
-    out = _Out(problem, problem.link, clock, staging.out_bytes)
+    out = _Out(problem, problem.link, clock, staging)
     for index in sorted(offloaded, key=lambda index: _packing(problem, index).first_rank):
         out.store(index)
     out.settle()
@@ -181,8 +182,8 @@ class _Clock:
 class _Out:
     """The way to the host."""
 
-    def __init__(self, problem: Problem, link: HostLink, clock: _Clock, limit_bytes: int) -> None:
-        self._problem, self._link, self._clock, self._limit_bytes = problem, link, clock, limit_bytes
+    def __init__(self, problem: Problem, link: HostLink, clock: _Clock, staging: Staging) -> None:
+        self._problem, self._link, self._clock, self._staging = problem, link, clock, staging
         self._free_ns = 0
         self._leaving: deque[int] = deque()
         self._leaving_bytes = 0
@@ -190,26 +191,38 @@ class _Out:
         self.gone_step: dict[int, int] = {}
 
     def store(self, index: int) -> None:
-        step = _packing(self._problem, index).step
-        self._clock.go_to(step)
+        packing = _packing(self._problem, index)
+        self._let_old_go(packing.first_rank)
+        self._clock.go_to(packing.step)
         size_bytes = self._problem.tensors[index].size_bytes
         start_ns = max(self._free_ns, self._clock.now_ns)
         self._free_ns = start_ns + self._link.copy_ns(size_bytes)
         self.times_ns[index] = start_ns, self._free_ns
         self._leaving.append(index)
         self._leaving_bytes += size_bytes
-        self._let_go(step, self._limit_bytes)
+        while self._leaving_bytes > self._staging.out_bytes:
+            self._let_go(packing.step)
 
     def settle(self) -> None:
+        self._let_old_go(len(self._problem.packs) - 1)
         self._clock.go_to(self._problem.settle_step)
-        self._let_go(self._problem.settle_step, 0)
+        while self._leaving:
+            self._let_go(self._problem.settle_step)
 
-    def _let_go(self, step: int, allowed_bytes: int) -> None:
-        while self._leaving and self._leaving_bytes > allowed_bytes:
-            index = self._leaving.popleft()
-            self._clock.wait_until(self.times_ns[index][1])
-            self._leaving_bytes -= self._problem.tensors[index].size_bytes
-            self.gone_step[index] = step
+    def _let_old_go(self, rank: int) -> None:
+        """Let go what is too old at a packing, or at one before it."""
+        while self._leaving:
+            due = _packing(self._problem, self._leaving[0]).first_rank + self._staging.lead
+            if due > rank or self._problem.packs[due].step >= self._problem.settle_step:
+                return
+            self._clock.go_to(self._problem.packs[due].step)
+            self._let_go(self._problem.packs[due].step)
+
+    def _let_go(self, step: int) -> None:
+        index = self._leaving.popleft()
+        self._clock.wait_until(self.times_ns[index][1])
+        self._leaving_bytes -= self._problem.tensors[index].size_bytes
+        self.gone_step[index] = step
 
 
 _Moment = tuple[int, int | None]  # a step, or within it the replay of an op
@@ -268,7 +281,7 @@ class _Back:
 def _turn_step(problem: Problem, offloaded: Set[int], lead: int) -> int | None:
     """When the first tensors begin to come back."""
     rank = max(_packing(problem, index).last_rank for index in offloaded) + lead
-    return problem.unpack_steps[min(rank, len(problem.unpack_steps) - 1)] if problem.unpack_steps else None
+    return problem.packs[min(rank, len(problem.packs) - 1)].unpack_step if problem.packs else None
 
 
 def _asked(

@@ -18,6 +18,8 @@ from planner.solving.options import Option
 
 # Partial plans carried from cell to cell at most; beyond it, neighbours in bytes held are merged.
 _MOST_PARTIAL = 6_000
+# But so many that hold different bytes are left of those alike otherwise.
+_FEWEST_BUCKETS = 50
 
 _Ints = NDArray[np.int64]
 
@@ -243,16 +245,19 @@ def _prune(partial: _Partial, link: LinkRoom) -> _Partial:
         cost = cost_ns[start:end]
         is_better[start + 1 : end] = cost[1:] < np.minimum.accumulate(cost)[:-1]
     partial = partial.take(np.flatnonzero(is_better))
-    return partial if partial.option.size <= _MOST_PARTIAL else _merge(partial)
+    return partial if partial.option.size <= _MOST_PARTIAL else _merge(partial, link.grain_ns)
 
 
-def _merge(partial: _Partial) -> _Partial:
-    """One of each few neighbours in bytes held: the one nearest to the bound."""
+def _merge(partial: _Partial, grain_ns: int) -> _Partial:
+    """One of each few neighbours in bytes held that are about as late: the one nearest to the bound."""
+    late = np.stack([partial.out_late_ns // grain_ns, partial.back_late_ns // grain_ns, partial.demanded])
+    _, group = np.unique(late, axis=1, return_inverse=True)
+    buckets = max(_FEWEST_BUCKETS, _MOST_PARTIAL // (2 * (int(group.max()) + 1)))
     span = partial.held_bytes - partial.held_bytes.min()
-    bucket = span // (int(span.max()) // (_MOST_PARTIAL // 2) + 1)
-    order = np.lexsort((partial.reduced_ns, bucket, partial.demanded))
+    bucket = span // (int(span.max()) // buckets + 1)
+    order = np.lexsort((partial.reduced_ns, bucket, group))
     is_first = np.ones(order.size, dtype=bool)
-    is_first[1:] = (np.diff(bucket[order]) != 0) | (np.diff(partial.demanded[order]) != 0)
+    is_first[1:] = (np.diff(bucket[order]) != 0) | (np.diff(group[order]) != 0)
     return partial.take(np.sort(order[is_first]))
 
 

@@ -1,6 +1,5 @@
 """Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from planner.solving.cells import Chain, cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
-from planner.solving.staging import with_best_staging
+from planner.solving.staging import with_best_staging, with_generous_staging
 
 # A division into cells is used if what its cells share is at most this part of all bytes, ...
 _MOST_SHARED = 0.05
@@ -35,7 +34,7 @@ _PEAK_GAP = 0.1
 # by the excess, then by twice the next one, and so on.
 _CORRECTIONS = 8
 # Of the plans put together that use the link, so many are simulated: only that says how long they wait for it.
-_CANDIDATES = 8
+_CANDIDATES = 6
 # How far the link may be behind is told apart in steps of the longest copy's time by this.
 _GRAINS = 4
 # Options are made that copy no longer than these multiples of what the relaxed answer copies on average, ...
@@ -183,42 +182,44 @@ class ChainSolver:
     def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, deadline: float) -> Decomposed:
         """A plan from the options, if there is one and time to find it."""
         forward_bytes = window_bytes = budget_bytes
+        best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
         with suppress(OutOfTime):
             for correction in range(_CORRECTIONS):
                 candidates = self._assemble(relaxed, forward_bytes, window_bytes, deadline)
                 if not candidates:
                     break
-                tried = self._try(candidates, budget_bytes, bound_ns)
-                fitting = [one for one in tried if one.timeline and one.timeline.peak_bytes <= budget_bytes]
-                if fitting:
-                    return min(fitting, key=lambda one: one.timeline.added_ns if one.timeline else 0)
-                timeline = tried[0].timeline
-                assert timeline is not None
-                forward_bytes -= max(0, self._peak(timeline, is_forward=True) - budget_bytes) << correction
-                window_bytes -= max(0, self._peak(timeline, is_forward=False) - budget_bytes) << correction
-        return Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+                for chosen in candidates:
+                    best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
+                generous = with_generous_staging(self._problem, *self._decisions(candidates[0].options))
+                forward_over_bytes = max(0, self._peak(generous, is_forward=True) - budget_bytes)
+                window_over_bytes = max(0, self._peak(generous, is_forward=False) - budget_bytes)
+                if not (forward_over_bytes or window_over_bytes):
+                    break
+                forward_bytes -= forward_over_bytes << correction
+                window_bytes -= window_over_bytes << correction
+        return best
 
-    def _try(self, candidates: Sequence[Assembled], budget_bytes: int, bound_ns: int) -> list[Decomposed]:
-        """The candidates as plans, but for those that replay longer than an earlier one takes in all."""
-        found: list[Decomposed] = []
-        least_ns = math.inf
-        for chosen in candidates:
-            if sum(option.replay_ns for option in chosen.options) >= least_ns:
-                continue
-            found.append(self._simulated(chosen.options, budget_bytes, bound_ns))
-            timeline = found[-1].timeline
-            if timeline is not None and timeline.peak_bytes <= budget_bytes:
-                least_ns = min(least_ns, timeline.added_ns)
-        return found
-
-    def _simulated(self, chosen: Sequence[Option], budget_bytes: int, bound_ns: int) -> Decomposed:
+    def _decisions(self, chosen: Sequence[Option]) -> tuple[frozenset[int], frozenset[int]]:
+        """What is kept, and what of it on the host."""
         kept = set(self._problem.must_keep | self._shared)
         offloaded: set[int] = set()
         for cell, option in zip(self._chain.cells, chosen, strict=True):
             kept.update(cell.tensors[place] for place in option.kept)
             offloaded.update(cell.tensors[place] for place in option.offloaded)
+        return frozenset(kept), frozenset(offloaded)
+
+    def _simulated(
+        self, chosen: Sequence[Option], budget_bytes: int, bound_ns: int, known: Timeline | None
+    ) -> Decomposed:
+        """The options as a plan, if it fits and could be better than one that is known."""
+        nothing = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+        if known is not None and sum(option.replay_ns for option in chosen) >= known.added_ns:
+            return nothing
+        kept, offloaded = self._decisions(chosen)
         timeline = with_best_staging(self._problem, kept, offloaded, budget_bytes)
-        return Decomposed(kept=frozenset(kept), timeline=timeline, bound_ns=bound_ns)
+        if timeline.peak_bytes > budget_bytes:
+            return nothing
+        return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
 
     def _assemble(
         self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, deadline: float
