@@ -198,18 +198,19 @@ class _Out:
         self.times_ns[index] = start_ns, self._free_ns
         self._leaving.append(index)
         self._leaving_bytes += size_bytes
-        self._let_go(step, self._limit_bytes)
+        while self._leaving_bytes > self._limit_bytes:
+            self._let_oldest_go(step)
 
     def settle(self) -> None:
         self._clock.go_to(self._problem.settle_step)
-        self._let_go(self._problem.settle_step, 0)
+        while self._leaving:  # even without bytes
+            self._let_oldest_go(self._problem.settle_step)
 
-    def _let_go(self, step: int, allowed_bytes: int) -> None:
-        while self._leaving and self._leaving_bytes > allowed_bytes:
-            index = self._leaving.popleft()
-            self._clock.wait_until(self.times_ns[index][1])
-            self._leaving_bytes -= self._problem.tensors[index].size_bytes
-            self.gone_step[index] = step
+    def _let_oldest_go(self, step: int) -> None:
+        index = self._leaving.popleft()
+        self._clock.wait_until(self.times_ns[index][1])
+        self._leaving_bytes -= self._problem.tensors[index].size_bytes
+        self.gone_step[index] = step
 
 
 _Moment = tuple[int, int | None]  # a step, or within it the replay of an op
