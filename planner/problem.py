@@ -146,6 +146,13 @@ class Problem:
         return frozenset(tensor.index for tensor in self.tensors if tensor.must_keep)
 
     @property
+    def first_return_step(self) -> int:
+        """Before the first unpack, nothing comes back from the host."""
+        unpacks = [unpack for tensor in self.tensors for unpack, _ in tensor.uses]
+        steps = [step for step in self.unpack_steps if step is not None]
+        return min([*unpacks, *steps], default=self.backward_step)
+
+    @property
     def choices(self) -> tuple[Tensor, ...]:
         """The tensors a plan may keep or not."""
         return tuple(t for t in self.tensors if t.may_keep and not t.must_keep)

@@ -97,7 +97,7 @@ class Chain:
         forward_start_bytes, window_start_bytes: per cell, what no plan changes at the first step of its forward and of
             its window.
         forward_left_ns: per cell, the time from the start of its forward until copies to the host are waited for.
-        backward_passed_ns: per cell, the time from the start of backward to the end of its window.
+        backward_passed_ns: per cell, the time from the first unpack to the end of its window.
     """
 
     cells: tuple[Cell, ...]
@@ -183,7 +183,7 @@ def cut(problem: Problem, starts: Iterable[int]) -> Chain:
         forward_start_bytes=tuple(_first(problem, cell.forward) for cell in cells),
         window_start_bytes=tuple(_first(problem, cell.window) for cell in cells),
         forward_left_ns=tuple(_time_ns(problem, cell.forward[0], problem.settle_step) for cell in cells),
-        backward_passed_ns=tuple(_time_ns(problem, problem.backward_step, cell.window[1]) for cell in cells),
+        backward_passed_ns=tuple(_time_ns(problem, problem.first_return_step, cell.window[1]) for cell in cells),
     )
 
 

@@ -27,7 +27,7 @@ Legend
                 L[j] = L[j+1] + Σ copies[o]·x[j,o]
                 L[j+1] + Σ out_inside[o]·x[j,o] ≤ time left in forward at the start of cell j + Y
                 K[j] = K[j+1] + Σ (copies[o] − replay[o])·x[j,o]           replay only where o is not demanded: R has it
-                K[j+1] + Σ (back_inside[o] − replay[o])·x[j,o] ≤ time of backward at the end of cell j's window + R + Z
+                K[j+1] + Σ (back_inside[o] − replay[o])·x[j,o] ≤ time from the first unpack to the end of cell j's window + R + Z
                 Σ host[o]·x[j,o] ≤ the host budget
 
 Options are generated where the duals (the price of a byte at each moment) say that one could help; when none can, the
