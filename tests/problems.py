@@ -452,7 +452,8 @@ def chain_problems(
         draw: from hypothesis.
         unit_bytes: sizes are small multiples of it: the decomposition does not see less than 64 KiB in a peak.
         max_choices: the most tensors that a plan may keep or not.
-        max_movable: the most that may lie on the host; without any, there is no link.
+        max_movable: the most that may lie on the host; without any, there is no link. With one, windows may unpack in
+            any order, and some tensors are made by what cannot be replayed.
     """
     size = st.integers(0, 6).map(lambda units: units * unit_bytes)
     templates = [draw(_templates(size)) for _ in range(draw(st.integers(1, 2)))]
@@ -478,10 +479,11 @@ def chain_problems(
         if place in bound_to_keep:
             builder.must_keep.update(links)
         builder.steps += gap
+    if max_movable:
+        builder.add_wild(draw, len(order), size)
     problem = builder.finish(draw, order, size, max_choices)
     if max_movable:
-        made_steps = [builder.op_steps[op] for op in builder.producer]
-        problem = _with_link(draw, problem, made_steps, max_movable=max_movable, unit_bytes=unit_bytes)
+        problem = _with_link(draw, problem, builder.made_steps, max_movable=max_movable, unit_bytes=unit_bytes)
     return ChainProblem(problem=problem, starts=tuple(starts))
 
 
@@ -570,8 +572,32 @@ class _Builder:
         self.must_keep: set[int] = set()
         self.links: set[int] = set()
         self.unpacked_in: defaultdict[int, list[int]] = defaultdict(list)
-        self.producer: list[int] = []
+        self.producer: list[int | None] = []
+        self.made_steps: list[int] = []
         self.steps = 0
+        self.shuffled: set[int] = set()  # the cells that unpack in any order
+
+    def add_wild(self, draw: st.DrawFn, cells: int, size: st.SearchStrategy[int]) -> None:
+        """Windows that unpack in any order, and tensors that no op of ours makes."""
+        self.shuffled = {cell for cell in range(cells) if draw(st.booleans())}
+        for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
+            place, index = draw(st.integers(0, len(self.reads) - 1)), len(self.made)
+            self.made_steps.append(draw(st.integers(0, self.op_steps[place])))
+            self.producer.append(None)
+            self.made.append(
+                _Made(
+                    op=place,
+                    size_bytes=draw(size),
+                    is_saved=True,
+                    is_boundary=False,
+                    lives=draw(st.integers(1, 3)),
+                    holds=draw(st.integers(1, 3)),
+                )
+            )
+            if draw(st.booleans()):
+                self.reads[place] = (*self.reads[place], index)
+            self.unpacked_in[draw(st.integers(0, cells - 1))].append(index)
+            self.must_keep.add(index)
 
     def op(
         self, cell: int, *, reads: tuple[int, ...], makes: tuple[_Made, ...], cost_ns: int, scratch_bytes: int
@@ -580,6 +606,7 @@ class _Builder:
         writes = tuple(range(len(self.made), len(self.made) + len(makes)))
         self.unpacked_in[cell].extend(t for t, made in zip(writes, makes, strict=True) if made.is_saved)
         self.producer += [len(self.reads)] * len(writes)
+        self.made_steps += [self.steps] * len(writes)
         self.reads.append(reads)
         self.writes.append(writes)
         self.op_steps.append(self.steps)
@@ -591,7 +618,7 @@ class _Builder:
 
     def _free_step(self, tensor: int, backward: int, steps: int) -> int:
         lives = self.made[tensor].lives
-        return steps if lives == _INTO_BACKWARD else min(self.op_steps[self.producer[tensor]] + lives, backward)
+        return steps if lives == _INTO_BACKWARD else min(self.made_steps[tensor] + lives, backward)
 
     def finish(
         self, draw: st.DrawFn, order: list[_Template], size: st.SearchStrategy[int], max_choices: int
@@ -605,6 +632,7 @@ class _Builder:
         drift = draw(size)  # what each window adds to all that come later, such as gradients
         for place in reversed(range(len(order))):
             unpacks = list(dict.fromkeys(reversed(self.unpacked_in[place])))
+            unpacks = draw(st.permutations(unpacks)) if place in self.shuffled else unpacks
             start = len(base_bytes)
             for number, tensor in enumerate(unpacks):
                 unpack = start + stride * number

@@ -1,13 +1,10 @@
 """Copies to the host and back: the simulation against acting the step out, and the ideal against both."""
 
-from itertools import accumulate
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.link import Staging
 from planner.problem import Problem
-from planner.simulation.liveness import demand_schedule, ideal_timeline, simulate
+from planner.simulation.liveness import ideal_timeline, simulate
 from tests.problems import Acted, OffloadedRun, all_offloads, chain_problems, problems, stagings
 from tests.simulation.test_liveness import simulate_or_none
 
