@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
@@ -13,13 +13,18 @@ from planner.link import HostLink, Staging
 from planner.problem import Packing, Problem
 from planner.simulation.liveness import ideal_timeline, replayed_ops, simulate
 from planner.solving.cells import cut
+from planner.solving.decomposition import ChainSolver
 from planner.solving.model import RetentionModel, replay_windows
-from planner.solving.search import without_idle_anchors
+from planner.solving.search import Limits, Status, lowest_peak, solve, without_idle_anchors
+from planner.solving.staging import with_best_staging
 from tests.problems import ChainProblem, all_offloads, all_plans, chain_problems, problems, stagings
 from tests.simulation.test_liveness import simulate_or_none
 from tests.simulation.test_transfers import random_plan
 from tests.solving.rows import Rows
-from tests.solving.test_decomposition import GB, step, tensor
+from tests.solving.test_decomposition import GB, decompose, step, tensor
+
+EXACT = Limits(time_s=60.0, gap=0.0)
+MOST_PLANS = 150  # problems with more are passed over
 
 
 @settings(max_examples=300)
@@ -125,3 +130,68 @@ def test_every_row_holds_for_every_plan(made: ChainProblem) -> None:
 
     for kept, offloaded in islice(plans_of(made.problem), 100):
         assert not broken_rows(rows, kept, offloaded)
+
+
+def few_plans_of(problem: Problem) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """All plans, of a problem that has not too many."""
+    plans = list(islice(plans_of(problem), MOST_PLANS + 1))
+    assume(len(plans) <= MOST_PLANS)
+    return plans
+
+
+def some_budget(data: st.DataObject, problem: Problem, plans: Sequence[tuple[frozenset[int], frozenset[int]]]) -> int:
+    """One that no plan fits, or some plan, or one that would if copies took no memory."""
+    peaks = {ideal_timeline(problem, *plan).peak_bytes for plan in plans}
+    peaks |= {with_best_staging(problem, *plan, 0).peak_bytes for plan in plans}
+    return data.draw(st.sampled_from([min(peaks) - 1, *sorted(peaks)]))
+
+
+@settings(max_examples=60)
+@given(problems(max_ops=5, max_movable=4), st.data())
+def test_with_a_link_the_optimum_equals_exhaustive_search(problem: Problem, data: st.DataObject) -> None:
+    plans = few_plans_of(problem)
+    budget = some_budget(data, problem, plans)
+    timelines = [with_best_staging(problem, *plan, budget) for plan in plans]
+    affordable = [timeline.added_ns for timeline in timelines if timeline.peak_bytes <= budget]
+
+    solution = solve(problem, budget_bytes=budget, limits=EXACT)
+
+    if not affordable:
+        assert Status.INFEASIBLE == solution.status
+        return
+    assert Status.OPTIMAL == solution.status
+    assert solution.timeline is not None
+    assert min(affordable) == solution.timeline.added_ns == solution.bound_ns
+    assert solution.timeline.peak_bytes <= budget
+
+
+@settings(max_examples=30)
+@given(problems(max_ops=5, max_movable=4))
+def test_with_a_link_no_plan_peaks_below_the_bound(problem: Problem) -> None:
+    plans = few_plans_of(problem)
+
+    found = lowest_peak(problem, limits=EXACT)
+
+    lowest = min(with_best_staging(problem, *plan, found.bound_bytes).peak_bytes for plan in plans)
+    assert found.bound_bytes <= lowest <= found.timeline.peak_bytes
+
+
+@settings(max_examples=8)
+@given(chain_problems(unit_bytes=1 << 29, max_choices=4, max_movable=4), st.data())
+def test_with_a_link_no_plan_beats_the_bound_of_a_chain(made: ChainProblem, data: st.DataObject) -> None:
+    problem = made.problem
+    plans = few_plans_of(problem)
+    budget = some_budget(data, problem, plans)
+    timelines = [with_best_staging(problem, *plan, budget) for plan in plans]
+    affordable = [timeline.added_ns for timeline in timelines if timeline.peak_bytes <= budget]
+
+    found = decompose(ChainSolver(problem, cut(problem, made.starts)), budget)
+
+    if affordable:
+        assert not found.is_infeasible
+        assert found.bound_ns <= min(affordable)
+    if found.timeline is not None:
+        assert found.kept is not None
+        assert with_best_staging(problem, found.kept, found.timeline.traffic.offloaded, budget) == found.timeline
+        assert found.timeline.peak_bytes <= budget
+        assert min(affordable) <= found.timeline.added_ns
