@@ -10,8 +10,8 @@ HOST_ALIGNMENT_BYTES = 256
 # early in forward, and little in backward.
 STAGED_OUT = 16
 STAGED_BACK = 4
-# And so many saved tensors later it is waited for at the latest, and so many before they are needed the first come back:
-# about two layers of a transformer.
+# And a copy is waited for so many saved tensors later at the latest, and the first come back so many before they are
+# needed: about two layers of a transformer.
 LEAD = 48
 
 
@@ -43,7 +43,7 @@ class Staging:
     Attributes:
         out_bytes: on their way to the host.
         back_bytes: on their way back before they are needed.
-        lead: a tensor's source is let go when so many more tensors have been packed, at the latest; and the first begin to
+        lead: a tensor's source is let go after so many more packings, at the latest; and the first tensors begin to
             come back when that one is unpacked which was packed so many packings later.
     """
 

@@ -153,6 +153,13 @@ class Problem:
         return frozenset(tensor.index for tensor in self.tensors if tensor.must_keep)
 
     @property
+    def first_return_step(self) -> int:
+        """Before the first unpack, nothing comes back from the host."""
+        unpacks = [unpack for tensor in self.tensors for unpack, _ in tensor.uses]
+        packed = [pack.unpack_step for pack in self.packs if pack.unpack_step is not None]
+        return min([*unpacks, *packed], default=self.backward_step)
+
+    @property
     def choices(self) -> tuple[Tensor, ...]:
         """The tensors a plan may keep or not."""
         return tuple(t for t in self.tensors if t.may_keep and not t.must_keep)

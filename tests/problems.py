@@ -1,21 +1,28 @@
 """Small retention problems: random ones for property tests, and a slow, obvious way to run a plan."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from hypothesis import strategies as st
 
-from planner.problem import Problem, ReplayOp, Tensor
+from planner.link import HostLink, Staging
+from planner.problem import Pack, Packing, Problem, ReplayOp, Tensor
 
 
 @st.composite
-def problems(draw: st.DrawFn, max_ops: int = 7) -> Problem:
+def problems(draw: st.DrawFn, max_ops: int = 7, max_movable: int = 0) -> Problem:
     """A step of up to `max_ops` forward ops on random data flow, and a backward that unpacks what was saved.
 
     Backward unpacks in any order, more than once, and holds for any time; some ops cannot be replayed, some write two
     tensors, some outputs cannot be kept, and memory that no plan changes varies freely.
+
+    Args:
+        draw: from hypothesis.
+        max_ops: the most ops of forward.
+        max_movable: the most tensors that may lie on the host; without any, there is no link. With a link, several
+            tensors may be unpacked in one step.
     """
     count = draw(st.integers(1, max_ops))
     reads: list[list[int]] = []
@@ -33,9 +40,10 @@ def problems(draw: st.DrawFn, max_ops: int = 7) -> Problem:
     backward = count
     unpacks = draw(st.permutations([t for t in range(total) if saved[t]] + draw(_repeats(saved))))
     length = backward + 2 * len(unpacks) + 1
+    at_once = draw(st.integers(1, 2)) if max_movable else 1
     uses: dict[int, list[tuple[int, int]]] = {}
     for place, tensor in enumerate(unpacks):
-        unpack = backward + 2 * place
+        unpack = backward + 2 * (place // at_once)
         release = draw(st.integers(unpack + 1, min(unpack + 4, length)))
         uses.setdefault(tensor, []).append((unpack, release))
     is_boundary = [draw(st.booleans()) for _ in range(total)]
@@ -70,7 +78,7 @@ def problems(draw: st.DrawFn, max_ops: int = 7) -> Problem:
         )
         for op, place in position.items()
     )
-    return Problem(
+    problem = Problem(
         tensors=tensors,
         ops=ops,
         base_bytes=tuple(draw(st.lists(st.integers(0, 9), min_size=length, max_size=length))),
@@ -78,11 +86,93 @@ def problems(draw: st.DrawFn, max_ops: int = 7) -> Problem:
         optimizer_peak_bytes=0,
         step_ns=100,
     )
+    return _with_link(draw, problem, producer, max_movable=max_movable, unit_bytes=1) if max_movable else problem
 
 
 def _repeats(saved: list[bool]) -> st.SearchStrategy[list[int]]:
     """Tensors that backward unpacks a second time."""
     return st.lists(st.sampled_from([t for t, is_saved in enumerate(saved) if is_saved]), max_size=2)
+
+
+def _with_link(
+    draw: st.DrawFn, problem: Problem, made_steps: Sequence[int], *, max_movable: int, unit_bytes: int
+) -> Problem:
+    """The same step with a link to the host, of any speed and with any room there."""
+    backward = problem.backward_step
+    settle = draw(st.sampled_from([backward, backward, draw(st.integers(0, backward))]))
+    # Step 1: every saved tensor is packed once or twice; what does not count here is packed and unpacked in between.
+    packs: list[tuple[int, int, int | None]] = []
+    may_move: set[int] = set()
+    for tensor in problem.tensors:
+        first, last = made_steps[tensor.index] + 1, max(made_steps[tensor.index] + 1, min(tensor.free_step, backward))
+        if not tensor.uses:
+            continue
+        is_free = len(may_move) < max_movable and draw(st.integers(0, 3)) > 0
+        if is_free and tensor.may_keep and tensor.free_step <= backward and first <= settle:
+            may_move.add(tensor.index)
+            last = min(last, settle)
+        for _ in range(draw(st.integers(1, 2))):
+            packs.append((draw(st.integers(first, last)), draw(st.integers(0, 99)), tensor.index))
+    for _ in range(draw(st.integers(0, 2))):
+        packs.append((draw(st.integers(0, backward)), draw(st.integers(0, 99)), None))
+    packs.sort(key=lambda pack: pack[:2])
+    # Step 2: ranks, and when each is unpacked.
+    ranks: defaultdict[int, list[int]] = defaultdict(list)
+    unpack_steps: list[int | None] = []
+    all_unpacks = sorted({unpack for tensor in problem.tensors for unpack, _ in tensor.uses})
+    for rank, (_, _, index) in enumerate(packs):
+        if index is None:
+            unpack_steps.append(draw(st.sampled_from([None, *all_unpacks])))
+        else:
+            ranks[index].append(rank)
+            unpack_steps.append(draw(st.sampled_from([unpack for unpack, _ in problem.tensors[index].uses])))
+    tensors = tuple(
+        replace(
+            tensor,
+            packing=Packing(
+                step=packs[ranks[tensor.index][0]][0],
+                first_rank=ranks[tensor.index][0],
+                last_rank=ranks[tensor.index][-1],
+            )
+            if tensor.index in may_move
+            else None,
+        )
+        for tensor in problem.tensors
+    )
+    # Step 3: times and the link.
+    steps = len(problem.base_bytes)
+    whole_bytes = sum(-(-problem.tensors[index].size_bytes // 256) * 256 for index in may_move)
+    return replace(
+        problem,
+        tensors=tensors,
+        times_ns=tuple(draw(st.lists(st.integers(0, 9), min_size=steps, max_size=steps))),
+        link=HostLink(
+            bytes_per_s=unit_bytes * 1e9 / draw(st.sampled_from([0.25, 0.5, 1, 2, 4])),
+            launch_ns=draw(st.integers(0, 3)),
+            budget_bytes=draw(st.sampled_from([whole_bytes, whole_bytes, whole_bytes // 2, whole_bytes // 4])),
+        ),
+        packs=tuple(
+            Pack(step=step, unpack_step=unpack) for (step, _, _), unpack in zip(packs, unpack_steps, strict=True)
+        ),
+        settle_step=settle,
+    )
+
+
+def stagings(problem: Problem) -> st.SearchStrategy[Staging]:
+    """What copies may hold: nothing, much, or anything."""
+    most = sum(tensor.size_bytes for tensor in problem.tensors)
+    size = st.sampled_from([0, most // 4, most // 2, most])
+    return st.builds(Staging, out_bytes=size, back_bytes=size, lead=st.integers(0, 4))
+
+
+def all_offloads(problem: Problem, kept: Set[int]) -> Iterator[frozenset[int]]:
+    """Every set of the kept tensors that may lie on the host and has room there."""
+    assert problem.link is not None
+    movable = [tensor for tensor in problem.tensors if tensor.index in kept and tensor.packing is not None]
+    for size in range(len(movable) + 1):
+        for chosen in combinations(movable, size):
+            if sum(-(-tensor.size_bytes // 256) * 256 for tensor in chosen) <= problem.link.budget_bytes:
+                yield frozenset(tensor.index for tensor in chosen)
 
 
 def all_plans(problem: Problem) -> Iterator[frozenset[int]]:
@@ -136,6 +226,199 @@ def run_slowly(problem: Problem, kept: Set[int]) -> tuple[int, int]:
     return peak, sum(problem.ops[op].cost_ns for _, op in remaining)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What a step with copies to the host comes to."""
+
+    peak_bytes: int
+    recompute_ns: int
+    forward_stall_ns: int
+    backward_stall_ns: int
+    host_bytes: int
+
+
+class OffloadedRun:
+    """Acts out a step in which some tensors lie on the host: what lies where, and what time it is, moment by moment.
+
+    Args:
+        problem: the step; with a link.
+        kept: held from forward.
+        offloaded: those of them that go to the host.
+        staging: what may be on its way.
+    """
+
+    def __init__(self, problem: Problem, kept: Set[int], offloaded: Set[int], staging: Staging) -> None:
+        self.problem, self.kept, self.offloaded, self.staging = problem, kept, offloaded, staging
+        self.now_ns = self.stall_ns = 0
+        self.peak_bytes = problem.optimizer_peak_bytes
+        self.out_free_ns = self.back_free_ns = 0  # when each direction of the link has done all it was given
+        self.leaving: list[tuple[int, int]] = []  # (tensor, when its copy out is done), oldest first
+        self.coming: dict[int, int] = {}  # what was not asked for yet, and when its copy back is done
+        self.back: set[int] = set()  # what was asked for, or is coming
+        self.out_done_ns: dict[int, int] = {}
+        self.made: set[int] = set()
+        self.ready: set[int] = set()  # ops that have been replayed
+        self.reads_to_come = self._reads_to_come()
+
+    def _lacking(self, tensor: int, ready: Set[int]) -> list[int]:
+        """Ops to replay before a tensor is there."""
+        op = self.problem.tensors[tensor].producer
+        if tensor in self.kept or op in ready:
+            return []
+        assert op is not None
+        found = {op}
+        for read in self.problem.ops[op].reads:
+            found.update(self._lacking(read, ready))
+        return sorted(found)
+
+    def _unpacked(self, step: int) -> list[int]:
+        return [t.index for t in self.problem.tensors if any(unpack == step for unpack, _ in t.uses)]
+
+    def _reads_to_come(self) -> list[int]:
+        """The tensors that replays will read, one entry per read."""
+        ready: set[int] = set()
+        for step in range(len(self.problem.base_bytes)):
+            for tensor in self._unpacked(step):
+                ready.update(self._lacking(tensor, ready))
+        return [read for op in ready for read in self.problem.ops[op].reads]
+
+    def act(self) -> Acted:
+        """Go through the whole step."""
+        problem = self.problem
+        for step in range(problem.backward_step):
+            self._pack(step)
+            self._see(step)
+            self.now_ns += problem.times_ns[step]
+        self._pack(problem.backward_step)
+        assert not self.leaving
+        forward_ns = self.stall_ns
+        began_ns, recompute_ns = self.now_ns, 0
+        for step in range(problem.backward_step, len(problem.base_bytes)):
+            recompute_ns += self._go_back(step)
+            self.now_ns += problem.times_ns[step]
+        assert self.now_ns - began_ns == (
+            sum(problem.times_ns[problem.backward_step :]) + recompute_ns + self.stall_ns - forward_ns
+        )
+        return Acted(
+            peak_bytes=self.peak_bytes,
+            recompute_ns=recompute_ns,
+            forward_stall_ns=forward_ns,
+            backward_stall_ns=self.stall_ns - forward_ns,
+            host_bytes=sum(-(-problem.tensors[t].size_bytes // 256) * 256 for t in self.offloaded),
+        )
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def _pack(self, step: int) -> None:
+        for rank in [rank for rank, pack in enumerate(self.problem.packs) if pack.step == step]:
+            while self.leaving and self._rank(self.leaving[0][0]) < rank - self.staging.lead:
+                self._wait(self.leaving.pop(0)[1])
+            for index in [t for t in self.offloaded if self._rank(t) == rank]:
+                begin_ns = max(self.now_ns, self.out_free_ns)
+                self.out_free_ns = self.out_done_ns[index] = begin_ns + self._copy_ns(index)
+                self.leaving.append((index, self.out_free_ns))
+                while sum(self._size(t) for t, _ in self.leaving) > self.staging.out_bytes:
+                    self._wait(self.leaving.pop(0)[1])
+        if step == self.problem.settle_step:
+            for _, done_ns in self.leaving:
+                self._wait(done_ns)
+            self.leaving = []
+
+    def _rank(self, index: int) -> int:
+        packing = self.problem.tensors[index].packing
+        assert packing is not None
+        return packing.first_rank
+
+    # -- backward -----------------------------------------------------------------------------------------------
+
+    def _go_back(self, step: int) -> int:
+        """The time of what is replayed."""
+        spent_ns = 0
+        if step == self._turn_step():
+            self._come_ahead()
+        for tensor in self._unpacked(step):
+            if tensor in self.offloaded:
+                self._ask(tensor)
+            for op in self._lacking(tensor, self.ready):
+                spent_ns += self._replay(step, op)
+        self._see(step)
+        return spent_ns
+
+    def _replay(self, step: int, op: int) -> int:
+        ran = self.problem.ops[op]
+        for read in ran.reads:
+            if read in self.offloaded:
+                self._ask(read)
+        self._see(step, *ran.writes, scratch_bytes=ran.scratch_bytes)
+        self.ready.add(op)
+        self.now_ns += ran.cost_ns
+        for read in ran.reads:
+            self.reads_to_come.remove(read)
+        self.made.update(set(ran.writes) - set(self.kept))
+        return ran.cost_ns
+
+    def _turn_step(self) -> int | None:
+        """When the first tensors begin to come back."""
+        ranks = [p.last_rank for t in self.offloaded if (p := self.problem.tensors[t].packing) is not None]
+        if not ranks:
+            return None
+        last = len(self.problem.packs) - 1
+        return self.problem.packs[min(max(ranks) + self.staging.lead, last)].unpack_step
+
+    def _ask(self, index: int) -> None:
+        if index in self.back and index not in self.coming:
+            return
+        if index not in self.coming:
+            self._come(index)
+        self._wait(self.coming.pop(index))
+        self._come_ahead()
+
+    def _come_ahead(self) -> None:
+        def last_rank(index: int) -> int:
+            packing = self.problem.tensors[index].packing
+            assert packing is not None
+            return packing.last_rank
+
+        for index in sorted(self.offloaded - self.back, key=last_rank, reverse=True):
+            if sum(map(self._size, self.coming)) + self._size(index) > self.staging.back_bytes:
+                break
+            self._come(index)
+
+    def _come(self, index: int) -> None:
+        begin_ns = max(self.now_ns, self.back_free_ns)
+        assert begin_ns >= self.out_done_ns[index]
+        self.back_free_ns = self.coming[index] = begin_ns + self._copy_ns(index)
+        self.back.add(index)
+
+    # -- both ---------------------------------------------------------------------------------------------------
+
+    def _copy_ns(self, index: int) -> int:
+        link = self.problem.link
+        assert link is not None
+        return link.launch_ns + round(self._size(index) / link.bytes_per_s * 1e9)
+
+    def _size(self, index: int) -> int:
+        return self.problem.tensors[index].size_bytes
+
+    def _wait(self, until_ns: int) -> None:
+        late_ns = max(0, until_ns - self.now_ns)
+        self.stall_ns += late_ns
+        self.now_ns += late_ns
+
+    def _see(self, step: int, *written: int, scratch_bytes: int = 0) -> None:
+        """Take note of what is alive now."""
+        leaving = {t for t, _ in self.leaving}
+        here = [t for t in self.kept if t not in self.offloaded or t in leaving]
+        alive = [t for t in here if self.problem.tensors[t].free_step <= step] + [*self.back, *self.made]
+        needed = [t for t in alive if t in leaving or self._is_needed(t, step)]
+        size_bytes = sum(map(self._size, [*needed, *written]))
+        self.peak_bytes = max(self.peak_bytes, self.problem.base_bytes[step] + size_bytes + scratch_bytes)
+
+    def _is_needed(self, index: int, step: int) -> bool:
+        held = any(release > step for _, release in self.problem.tensors[index].uses)
+        return held or index in self.reads_to_come
+
+
 _INTO_BACKWARD = 100  # more than any chain has steps
 
 
@@ -160,7 +443,9 @@ class _Made:
 
 
 @st.composite
-def chain_problems(draw: st.DrawFn, unit_bytes: int = 1 << 26, max_choices: int = 11) -> ChainProblem:
+def chain_problems(
+    draw: st.DrawFn, unit_bytes: int = 1 << 26, max_choices: int = 11, max_movable: int = 0
+) -> ChainProblem:
     """A step of 2 to 4 cells made from one or two random templates, with few enough choices to try every plan.
 
     Each cell reads what the one before hands on: one link, sometimes two. Backward unpacks the cells last first. Some
@@ -171,6 +456,8 @@ def chain_problems(draw: st.DrawFn, unit_bytes: int = 1 << 26, max_choices: int 
         draw: from hypothesis.
         unit_bytes: sizes are small multiples of it: the decomposition does not see less than 64 KiB in a peak.
         max_choices: the most tensors that a plan may keep or not.
+        max_movable: the most that may lie on the host; without any, there is no link. With one, windows may unpack in
+            any order, and some tensors are made by what cannot be replayed.
     """
     size = st.integers(0, 6).map(lambda units: units * unit_bytes)
     templates = [draw(_templates(size)) for _ in range(draw(st.integers(1, 2)))]
@@ -196,10 +483,12 @@ def chain_problems(draw: st.DrawFn, unit_bytes: int = 1 << 26, max_choices: int 
         if place in bound_to_keep:
             builder.must_keep.update(links)
         builder.steps += gap
-    return ChainProblem(
-        problem=builder.finish(draw, order, size, max_choices),
-        starts=tuple(starts),
-    )
+    if max_movable:
+        builder.add_wild(draw, len(order), size)
+    problem = builder.finish(draw, order, size, max_choices)
+    if max_movable:
+        problem = _with_link(draw, problem, builder.made_steps, max_movable=max_movable, unit_bytes=unit_bytes)
+    return ChainProblem(problem=problem, starts=tuple(starts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,8 +576,32 @@ class _Builder:
         self.must_keep: set[int] = set()
         self.links: set[int] = set()
         self.unpacked_in: defaultdict[int, list[int]] = defaultdict(list)
-        self.producer: list[int] = []
+        self.producer: list[int | None] = []
+        self.made_steps: list[int] = []
         self.steps = 0
+        self.shuffled: set[int] = set()  # the cells that unpack in any order
+
+    def add_wild(self, draw: st.DrawFn, cells: int, size: st.SearchStrategy[int]) -> None:
+        """Windows that unpack in any order, and tensors that no op of ours makes."""
+        self.shuffled = {cell for cell in range(cells) if draw(st.booleans())}
+        for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
+            place, index = draw(st.integers(0, len(self.reads) - 1)), len(self.made)
+            self.made_steps.append(draw(st.integers(0, self.op_steps[place])))
+            self.producer.append(None)
+            self.made.append(
+                _Made(
+                    op=place,
+                    size_bytes=draw(size),
+                    is_saved=True,
+                    is_boundary=False,
+                    lives=draw(st.integers(1, 3)),
+                    holds=draw(st.integers(1, 3)),
+                )
+            )
+            if draw(st.booleans()):
+                self.reads[place] = (*self.reads[place], index)
+            self.unpacked_in[draw(st.integers(0, cells - 1))].append(index)
+            self.must_keep.add(index)
 
     def op(
         self, cell: int, *, reads: tuple[int, ...], makes: tuple[_Made, ...], cost_ns: int, scratch_bytes: int
@@ -297,6 +610,7 @@ class _Builder:
         writes = tuple(range(len(self.made), len(self.made) + len(makes)))
         self.unpacked_in[cell].extend(t for t, made in zip(writes, makes, strict=True) if made.is_saved)
         self.producer += [len(self.reads)] * len(writes)
+        self.made_steps += [self.steps] * len(writes)
         self.reads.append(reads)
         self.writes.append(writes)
         self.op_steps.append(self.steps)
@@ -308,7 +622,7 @@ class _Builder:
 
     def _free_step(self, tensor: int, backward: int, steps: int) -> int:
         lives = self.made[tensor].lives
-        return steps if lives == _INTO_BACKWARD else min(self.op_steps[self.producer[tensor]] + lives, backward)
+        return steps if lives == _INTO_BACKWARD else min(self.made_steps[tensor] + lives, backward)
 
     def finish(
         self, draw: st.DrawFn, order: list[_Template], size: st.SearchStrategy[int], max_choices: int
@@ -322,6 +636,7 @@ class _Builder:
         drift = draw(size)  # what each window adds to all that come later, such as gradients
         for place in reversed(range(len(order))):
             unpacks = list(dict.fromkeys(reversed(self.unpacked_in[place])))
+            unpacks = draw(st.permutations(unpacks)) if place in self.shuffled else unpacks
             start = len(base_bytes)
             for number, tensor in enumerate(unpacks):
                 unpack = start + stride * number

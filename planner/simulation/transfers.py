@@ -4,7 +4,7 @@ Program order alone decides when memory is taken and given back, never the clock
 
     forward   A tensor's copy out begins when it is packed for the first time. What has begun to leave lies in a queue,
               and while that holds more than *staging*, the device waits for the oldest copy and lets its source go.
-              At each packing this happens first to what was packed `Staging.lead` packings before, or earlier. When the
+              At each packing this happens first to what was packed more than `Staging.lead` packings before. When the
               model's forward ends, all are waited for.
     backward  The first time a tensor on the host is asked for, its copy back begins, unless it has begun already, and
               the device waits for it. After that, others begin to come back in the reverse order of their last
@@ -206,13 +206,13 @@ class _Out:
     def settle(self) -> None:
         self._let_old_go(len(self._problem.packs) - 1)
         self._clock.go_to(self._problem.settle_step)
-        while self._leaving:
+        while self._leaving:  # even without bytes
             self._let_go(self._problem.settle_step)
 
     def _let_old_go(self, rank: int) -> None:
         """Let go what is too old at a packing, or at one before it."""
         while self._leaving:
-            due = _packing(self._problem, self._leaving[0]).first_rank + self._staging.lead
+            due = _packing(self._problem, self._leaving[0]).first_rank + self._staging.lead + 1
             if due > rank or self._problem.packs[due].step >= self._problem.settle_step:
                 return
             self._clock.go_to(self._problem.packs[due].step)

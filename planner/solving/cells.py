@@ -50,6 +50,7 @@ class Cell:
     Attributes:
         ops: first op and one past the last (positions in `Problem.ops`).
         forward: first forward step and one past the last.
+        before: first forward step of the cell before; its own if there is none.
         window: first backward step and one past the last; empty if nothing of it is unpacked.
         entering, internal, leaving, shared: positions in `Problem.tensors` of the links from the cell before, the
             cell's own tensors, the links to the cell after, and the shared tensors it reads or writes.
@@ -64,6 +65,7 @@ class Cell:
 
     ops: tuple[int, int]
     forward: tuple[int, int]
+    before: int
     window: tuple[int, int]
     entering: tuple[int, ...]
     internal: tuple[int, ...]
@@ -97,7 +99,7 @@ class Chain:
         forward_start_bytes, window_start_bytes: per cell, what no plan changes at the first step of its forward and of
             its window.
         forward_left_ns: per cell, the time from the start of its forward until copies to the host are waited for.
-        backward_passed_ns: per cell, the time from the start of backward to the end of its window.
+        backward_passed_ns: per cell, the time from the first unpack to the end of its window.
     """
 
     cells: tuple[Cell, ...]
@@ -115,8 +117,9 @@ class LocalProblem:
     """A cell as a problem of its own: its forward, one *early* step, and its window.
 
     Memory is relative: in forward to the base at the first forward step, in the window to that at its first step.
-    Links that leave are there without effort, and count only while this cell's own backward uses them; shared tensors
-    are there and count for nothing.
+    Links that leave are there without effort, and count only while this cell's own backward uses them: from their first
+    unpack on if only this cell unpacks them and they may lie on the host. Shared tensors are there and count for
+    nothing.
 
     Where links that enter are demanded, they are not kept (but for those that every plan keeps) and come from a replay
     of the cell before, which here is one op without cost. Where links that leave are, they are made in the early step,
@@ -130,7 +133,8 @@ class LocalProblem:
         early: its early step.
         owned: how many tensors count for the cell.
         lasting, outliving: positions of such ones among them; see `Cell`.
-        packed_before: positions of those among them that are packed before the cell's forward.
+        packed_before, packed_long_before: positions of those among them that are packed before the cell's forward, and
+            before that of the cell before.
         copy_ns: of each tensor that may lie on the host, the time of a copy; empty if none may.
         forward_moment: a step; see `Cell`.
         demands_entering: op 0 is the replay of the cell before.
@@ -142,6 +146,7 @@ class LocalProblem:
     lasting: frozenset[int]
     outliving: frozenset[int]
     packed_before: frozenset[int]
+    packed_long_before: frozenset[int]
     copy_ns: Mapping[int, int]
     forward_moment: int | None
     demands_entering: bool
@@ -183,7 +188,7 @@ def cut(problem: Problem, starts: Iterable[int]) -> Chain:
         forward_start_bytes=tuple(_first(problem, cell.forward) for cell in cells),
         window_start_bytes=tuple(_first(problem, cell.window) for cell in cells),
         forward_left_ns=tuple(_time_ns(problem, cell.forward[0], problem.settle_step) for cell in cells),
-        backward_passed_ns=tuple(_time_ns(problem, problem.backward_step, cell.window[1]) for cell in cells),
+        backward_passed_ns=tuple(_time_ns(problem, problem.first_return_step, cell.window[1]) for cell in cells),
     )
 
 
@@ -245,6 +250,7 @@ def _assign(
         Cell(
             ops=bounds,
             forward=(begins[place], begins[place + 1]),
+            before=begins[max(0, place - 1)],
             window=windows[place],
             entering=tuple(links[place]),
             internal=tuple(internal[place]),
@@ -312,6 +318,7 @@ def local_problem(
             entering=entering,
             leaving=leaving,
             backward_step=problem.backward_step,
+            returns_step=_returns_step(problem, problem.tensors[index], cell) if role == "leaving" else None,
         )
         for place, (index, role) in enumerate(zip(cell.tensors, roles, strict=True))
     )
@@ -351,6 +358,7 @@ def local_problem(
         lasting=frozenset(position[index] for index in cell.lasting),
         outliving=frozenset(position[index] for index in cell.outliving),
         packed_before=frozenset(t.index for t in tensors if t.packing and t.packing.step < cell.forward[0]),
+        packed_long_before=frozenset(t.index for t in tensors if t.packing and t.packing.step < cell.before),
         copy_ns={t.index: problem.link.copy_ns(t.size_bytes) for t in tensors if t.packing and problem.link},
         forward_moment=cell.forward_moment,
         demands_entering=demands_entering,
@@ -367,6 +375,17 @@ def _relative(problem: Problem, steps: tuple[int, int]) -> tuple[int, ...]:
     return tuple(size - base[0] for size in base)
 
 
+def _returns_step(problem: Problem, tensor: Tensor, cell: Cell) -> int | None:
+    """From when on a link that leaves is there again in the cell's window if it was on the host; None for all of it."""
+    first, end = cell.window
+    if tensor.packing is None or not tensor.uses or not first <= tensor.first_unpack < end:
+        return None
+    step = tensor.first_unpack
+    # What other unpacks of the same step replay may come before.
+    is_alone = sum(unpack == step for other in problem.tensors for unpack, _ in other.uses) == 1
+    return step if is_alone else step + 1
+
+
 def _local_tensor(
     tensor: Tensor,
     place: int,
@@ -378,6 +397,7 @@ def _local_tensor(
     entering: Demand,
     leaving: Demand,
     backward_step: int,
+    returns_step: int | None,
 ) -> Tensor:
     first, end = cell.window
     window_start = early + 1
@@ -418,6 +438,8 @@ def _local_tensor(
             )
         if leaving is Demand.UNUSED and not tensor.must_keep:
             return replace(local, may_keep=False, must_keep=False)
+        if returns_step is not None:
+            local = replace(local, free_step=returns_step - first + window_start)
         return replace(local, producer=None, must_keep=True)
     return replace(local, producer=None, must_keep=False) if is_idle else local
 
@@ -427,7 +449,7 @@ def _signature(problem: Problem, cell: Cell) -> object:
     whole = local_problem(problem, cell)
     local = whole.problem
     return (
-        (tuple(whole.copy_ns.items()), whole.packed_before),
+        (tuple(whole.copy_ns.items()), whole.packed_before, whole.packed_long_before),
         (len(cell.entering), len(cell.internal), len(cell.leaving)),
         tuple((t in cell.lasting, t in cell.outliving, problem.tensors[t].must_keep) for t in cell.tensors),
         cell.forward_moment,

@@ -5,7 +5,7 @@ Legend
     S[j]    bytes held from forward by the cells before j; N[j] those of them that forward would not have anyway
     B       the budget;  W[j], F[j] what no plan changes at the start of cell j's window, and at its forward moment
     Y, Z    time waited for copies out, and for copies back
-    L[j]    time of the copies out of cell j and later ones
+    L[j]    time of the copies out of cell j and later ones that begin no earlier than in the cell before their own
     K[j]    time of their copies back, less the replays that hide them; R: replays that may run before their cells
 
     minimize    Σ replay[o]·x[j,o] + Y + Z
@@ -24,10 +24,12 @@ Legend
                                                                            `later_peak` if EARLY, otherwise `peak`
     and
                 Σ x[j, demanded] = Σ x[j+1, demands]                       for LATE, for EARLY, and for UNUSED
-                L[j] = L[j+1] + Σ copies[o]·x[j,o]
+                L[j] = L[j+1] + Σ out[o]·x[j,o]
                 L[j+1] + Σ out_inside[o]·x[j,o] ≤ time left in forward at the start of cell j + Y
                 K[j] = K[j+1] + Σ (copies[o] − replay[o])·x[j,o]           replay only where o is not demanded: R has it
-                K[j+1] + Σ (back_inside[o] − replay[o])·x[j,o] ≤ time of backward at the end of cell j's window + R + Z
+                K[j+1] + Σ (back_inside[o] − replay[o])·x[j,o] ≤ V[j] + R + Z
+                                                                           V[j]: from the first unpack to the end of
+                                                                           cell j's window
                 Σ host[o]·x[j,o] ≤ the host budget
 
 Options are generated where the duals (the price of a byte at each moment) say that one could help; when none can, the
@@ -366,7 +368,7 @@ class Master:
 
     def _add_copies(self, j: int, option: Option, share: Any) -> None:
         hiding_ns = 0 if option.leaving.is_demanded else option.replay_ns
-        self._leave[j].SetCoefficient(share, -option.copy_ns / self._unit_ns)
+        self._leave[j].SetCoefficient(share, -option.out_ns / self._unit_ns)
         self._out[j].SetCoefficient(share, option.out_inside_ns / self._unit_ns)
         self._return[j].SetCoefficient(share, (hiding_ns - option.copy_ns) / self._unit_ns)
         self._back[j].SetCoefficient(share, (option.back_inside_ns - hiding_ns) / self._unit_ns)

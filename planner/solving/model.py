@@ -19,7 +19,7 @@ Constraints
     [Out]      for each step s at which something is packed:              Σ d[t]·h[t] packed from s on
                                                                               ≤ time from s to the end of forward + F
     [Back]     for each step s at which something is unpacked:            Σ d[t]·h[t] unpacked by s
-                                                                              ≤ time from backward's start to s, with
+                                                                              ≤ time from the first unpack to s, with
                                                                                 what could be replayed by then, + B
     [Host]     what lies on the host fits there
 
@@ -122,6 +122,10 @@ class RetentionModel:
         """h[t]."""
         return self._host[tensor]
 
+    def replay(self, op: int) -> Literal:
+        """y[o]."""
+        return self._replay[op]
+
     def forbid_offload(self) -> None:
         """Nothing lies on the host."""
         for literal in self._host:
@@ -157,12 +161,8 @@ class RetentionModel:
                 for op in self.problem.ops
                 if self._windows.earliest[op.index] <= step
             )
-            passed_ns = times_ns[step] - times_ns[self.problem.backward_step]
+            passed_ns = times_ns[step] - times_ns[self.problem.first_return_step]
             self.cp.add(coming <= passed_ns + replayed + back_wait)
-        # Nothing hides the copy back of the tensor that is asked for first.
-        least_ns = min(ns for _, ns in copies)
-        for tensor in movable:
-            self.cp.add(back_wait >= least_ns * self._host[tensor.index])
         self.cp.add(sum(host_bytes(t.size_bytes) * self._host[t.index] for t in movable) <= link.budget_bytes)
         return out_wait + back_wait
 

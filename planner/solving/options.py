@@ -46,7 +46,7 @@ class Prices:
         first_peak: at the peak of that part of it in which the links that enter have not been demanded.
         later_peak: at the peak of the rest of it.
         early: alive after early replays, instead of held.
-        out, back: a ns of copies out, and of copies back.
+        out, back: a ns of copies out that begin no earlier than in the cell before, and of copies back.
         out_inside, back_inside: a ns more of those that begin in the cell's own forward, and that its own window asks
             for.
         host: a byte on the host.
@@ -88,7 +88,8 @@ class Option:
         kept: positions in `Cell.tensors`, only of those that count for the cell.
         offloaded: those of them that lie on the host.
         replay_ns: time of its replays.
-        copy_ns: time of its copies out, and as much of those back.
+        copy_ns: time of its copies in each direction.
+        out_ns: of the copies that begin in its own forward or in that of the cell before.
         out_inside_ns, back_inside_ns: of the copies that begin in its own forward, and that its own window asks for.
         host_bytes: on the host.
         held_bytes: held from forward until its window, on the device.
@@ -109,6 +110,7 @@ class Option:
     offloaded: frozenset[int]
     replay_ns: int
     copy_ns: int
+    out_ns: int
     out_inside_ns: int
     back_inside_ns: int
     host_bytes: int
@@ -134,7 +136,7 @@ class Option:
         held += (self.held_bytes - self.lasting_bytes) * prices.forward
         held += (self.held_bytes - self.outliving_bytes) * prices.end + self.moment_bytes * prices.moment
         peaks = self.peak_bytes * prices.peak + self.first_peak_bytes * prices.first_peak
-        link = self.copy_ns * (prices.out + prices.back)
+        link = self.out_ns * prices.out + self.copy_ns * prices.back
         link += self.out_inside_ns * prices.out_inside + self.back_inside_ns * prices.back_inside
         replays = self.replay_ns * prices.of_replay(self.leaving)
         memory = held + peaks + self.later_peak_bytes * prices.later_peak
@@ -426,6 +428,7 @@ class Template:
             offloaded=offloaded,
             replay_ns=timeline.recompute_ns,
             copy_ns=sum(local.copy_ns[index] for index in offloaded),
+            out_ns=sum(local.copy_ns[index] for index in offloaded - local.packed_long_before),
             out_inside_ns=sum(local.copy_ns[index] for index in offloaded - local.packed_before),
             back_inside_ns=sum(local.copy_ns[index] for index in offloaded if local.problem.tensors[index].uses),
             host_bytes=timeline.traffic.host_bytes,
@@ -456,7 +459,8 @@ class Template:
 def _moving_ns(prices: Prices, local: LocalProblem, index: int) -> float:
     """What it costs to have a tensor on the host."""
     tensor, copy_ns = local.problem.tensors[index], local.copy_ns[index]
-    out = prices.out + (0.0 if index in local.packed_before else prices.out_inside)
+    out = 0.0 if index in local.packed_long_before else prices.out
+    out += 0.0 if index in local.packed_before else prices.out_inside
     back = prices.back + (prices.back_inside if tensor.uses else 0.0)
     return copy_ns * (out + back) + host_bytes(tensor.size_bytes) * prices.host
 

@@ -258,6 +258,8 @@ class _Flat:
             SolverInterrupted: Ctrl-C was pressed; what was found is taken.
         """
         model = RetentionModel(self.problem, self.windows, is_strict=self.is_strict, deadline=self.deadline)
+        if self.problem.link is not None:
+            model.forbid_idle()  # otherwise the same plan would have to be excluded again with each that it may hold
         for plan in self.excluded:
             model.forbid(plan.kept, plan.timeline.traffic.offloaded)
         model.cp.minimize(model.replay_ns + model.add_link())
