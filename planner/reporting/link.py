@@ -207,8 +207,7 @@ def _cuts(graph: OpGraph, clock: _Clock) -> list[tuple[Phase, str, int, int]]:
             found += [(phase, name, clock.first[a], clock.first[b]) for name, a, b in cuts]
         else:
             parts = _equal_parts(clock.reached_ns, clock.first[start], clock.first[end])
-            names = (f"part {number} of {_PARTS}" for number in range(1, _PARTS + 1))
-            found += [(phase, name, a, b) for name, (a, b) in zip(names, parts, strict=True)]
+            found += [(phase, f"part {number} of {len(parts)}", a, b) for number, (a, b) in enumerate(parts, start=1)]
     return [cut for cut in found if clock.reached_ns[cut[3]] > clock.reached_ns[cut[2]]]
 
 
@@ -217,12 +216,15 @@ def _block_cuts(graph: OpGraph, phase: Phase, start: int, end: int) -> list[tupl
     levels = block_levels(modules(graph))
     block_of = BlockIndex(levels[0] if levels else ())
     begins: dict[str, int] = {}
+    before = start - 1
     last = start
     for op in ops(graph):
-        block = block_of(op.module_fqn)
-        if op.phase is phase and block is not None:
-            begins.setdefault(block, op.step)
-            last = op.step
+        if op.phase is phase:
+            block = block_of(op.module_fqn)
+            if block is not None:
+                begins.setdefault(block, before + 1)  # what its op unpacks comes before it
+                last = op.step
+            before = op.step
     if len(begins) < 2:
         return []
     groups = list(_even(tuple(begins), _BLOCK_STRETCHES))
@@ -246,7 +248,7 @@ def _equal_parts(reached_ns: Sequence[int], start: int, end: int) -> list[tuple[
     inner = (
         bisect_left(reached_ns, start_ns + part * length_ns // _PARTS, lo=start, hi=end) for part in range(1, _PARTS)
     )
-    return list(pairwise([start, *inner, end]))
+    return list(pairwise(dict.fromkeys((start, *inner, end))))  # fewer where the device waits for longer than one
 
 
 def _stretch(

@@ -177,9 +177,10 @@ def _proof(summary: PlanSummary) -> str:
 def _link(link: LinkUse | None) -> list[str]:
     if link is None:
         return []
+    tensors = "tensor" if link.tensors == 1 else "tensors"
     return [
         *wrapped(
-            f"Host link  {link.tensors:,} tensors of {gigabytes(link.size_bytes)} out and back, in "
+            f"Host link  {link.tensors:,} {tensors} of {gigabytes(link.size_bytes)} out and back, in "
             f"{gigabytes(link.host_bytes)} of {gigabytes(link.host_budget_bytes)} of host memory; busy "
             f"{percent(link.forward_busy)} of forward and {percent(link.backward_busy)} of backward; the device waits "
             f"{duration(link.stall_s)}"
