@@ -92,7 +92,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, text: str | None) -> tupl
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="planner")
 def main() -> None:
-    """Plan which saved tensors of a PyTorch training step to save and which to recompute.
+    """Plan which saved tensors of a PyTorch training step to save, to recompute and to offload to the host.
 
     \b
     Examples:
@@ -150,7 +150,7 @@ _verbose_option = click.option(
     default=0.005,
     show_default=True,
     metavar="FRACTION",
-    help="Stop once recomputation is within this fraction of the least possible.",
+    help="Stop once what the plan adds to the step is within this fraction of the least possible.",
 )
 @click.option("--no-advice", is_flag=True, help="When no plan fits, do not look for changes that would.")
 @_json_option
@@ -274,7 +274,7 @@ def solve(
     default=0.005,
     show_default=True,
     metavar="FRACTION",
-    help="Go on to the next budget once recomputation is within this fraction of the least possible.",
+    help="Go on to the next budget once what the plan adds is within this fraction of the least possible.",
 )
 @_json_option
 @_quiet_option
@@ -480,13 +480,20 @@ class _Answers:
     def plan(self, outcome: "Outcome", graph: "OpGraph", trace_s: float, tried: "Throughput | None" = None) -> None:
         from planner.plan import format_plan, write_plan
         from planner.reporting import documents, summary, text
+        from planner.reporting.link import summarize_link
 
         if self.is_plan_printed:
             click.echo(format_plan(outcome.plan), nl=False)
             return
         write_plan(outcome.plan, self.path)
         found = summary.summarize_plan(
-            outcome.plan, graph, trace_s=trace_s, solve_s=outcome.solve_s, rehearse_s=outcome.rehearse_s, path=self.path
+            outcome.plan,
+            graph,
+            trace_s=trace_s,
+            solve_s=outcome.solve_s,
+            rehearse_s=outcome.rehearse_s,
+            path=self.path,
+            link=summarize_link(outcome.timeline, outcome.problem, graph),
         )
         self._print(documents.plan_document(found), text.plan_text(found), tried)
 

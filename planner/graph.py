@@ -182,6 +182,13 @@ def op_in_words(op: Op) -> str:
     return f"{op.name} of {op.module_fqn or 'the model'}"
 
 
+def step_in_words(graph: OpGraph, step: int) -> str:
+    """Where in the model a step is, for a person."""
+    # An unpack step has no op; what follows it is the backward op that asked for the tensor.
+    record = next(graph.nodes[later]["op"] for later in range(step, step_info(graph).steps) if later in graph.nodes)
+    return f"{record.phase}, {op_in_words(record)}"
+
+
 def ops(graph: OpGraph) -> tuple[Op, ...]:
     """All ops in step order."""
     return tuple(graph.nodes[n]["op"] for n in sorted(graph.nodes))

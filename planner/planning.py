@@ -10,7 +10,7 @@ from typing import Any
 from planner.blocks import block_levels
 from planner.device import DeviceProfile, load_device
 from planner.errors import InfeasibleError, SolveInterrupted
-from planner.graph import OpGraph, StorageKind, modules, op_in_words, saved_tensors, step_info, storages, values
+from planner.graph import OpGraph, StorageKind, modules, saved_tensors, step_in_words, step_info, storages, values
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.problem import Problem, build_problem
 from planner.simulation.liveness import Point, Timeline, retained
@@ -34,12 +34,14 @@ class Outcome:
     """A plan and what it took to find it.
 
     Attributes:
+        problem: what was decided; the timeline speaks of its tensors and ops.
         timeline: of the plan, as the simulation has it.
         rehearsal: of the plan, which then predicts this peak; None if there was none.
         solve_s, rehearse_s: what the solver and the rehearsals took, all rounds together.
     """
 
     plan: Plan
+    problem: Problem
     timeline: Timeline
     rehearsal: Rehearsal | None
     solve_s: float
@@ -114,6 +116,7 @@ def solve_graph(
             if rehearsal is None or rehearsal.peak_bytes <= budget_bytes:
                 return Outcome(
                     plan=_with_peak_of(plan, rehearsal),
+                    problem=problem,
                     timeline=solution.timeline,
                     rehearsal=rehearsal,
                     solve_s=solve_s,
@@ -342,10 +345,7 @@ def describe_point(graph: OpGraph, problem: Problem, point: Point | None) -> str
     if point.replay is not None:
         op = problem.ops[point.replay]
         return f"backward, replaying {op.name} of {op.module_fqn or 'the model'}"
-    # An unpack step has no op; what follows it is the backward op that asked for the tensor.
-    step = next(step for step in range(point.step, step_info(graph).steps) if step in graph.nodes)
-    record = graph.nodes[step]["op"]
-    return f"{record.phase}, {op_in_words(record)}"
+    return step_in_words(graph, point.step)
 
 
 def _decisions(

@@ -58,7 +58,7 @@ class Attempt:
         tokens: samples × sequence length, or samples.
         step_s: predicted step, with `recompute_s` of replay and `stall_s` of waiting for the host link.
         peak_bytes: of the plan, or the smallest found if it is too large.
-        gap: how far recomputation can be from the least possible, as a fraction of it.
+        gap: how far what the plan adds can be from the least possible, as a fraction of it.
         is_scaled: its graph was scaled from those of other micro-batches, not traced.
         is_rehearsed: its graph was traced and the peak is that of a rehearsal.
         why: for a person, unless it fits.

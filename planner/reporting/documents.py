@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.graph import StaticMemory
 from planner.plan import Retention
+from planner.reporting.link import LinkUse
 from planner.reporting.summary import InfeasibleSummary, NothingSummary, PlanSummary, TraceSummary
 
 Document = dict[str, Any]
@@ -18,6 +19,7 @@ def plan_document(summary: PlanSummary) -> Document:
         "status": plan.solver.status,
         "interrupted": summary.is_interrupted,
         "gap": plan.solver.gap,
+        "gap_of_step": summary.gap_of_step,
         "model": plan.model.name,
         "device": plan.device,
         "budget_bytes": plan.budget_bytes,
@@ -27,8 +29,9 @@ def plan_document(summary: PlanSummary) -> Document:
         "predicted_peak_at": predicted.peak_at,
         "predicted_step_s": predicted.step_s,
         "recompute_s": predicted.recompute_s,
-        "recompute_bound_s": plan.solver.bound_s,
         "stall_s": predicted.stall_s,
+        "added_s": summary.added_s,
+        "added_bound_s": plan.solver.bound_s,
         "host_bytes": predicted.host_bytes,
         "solve_seconds": round(summary.solve_s, 3),
         "trace_seconds": round(summary.trace_s, 3),
@@ -45,8 +48,57 @@ def plan_document(summary: PlanSummary) -> Document:
             "tensors": len(plan.anchors),
             "bytes": sum(anchor.size_bytes for anchor in plan.anchors),
         },
+        "link": None if summary.link is None else link_document(summary.link),
         "plan": None if summary.path is None else str(summary.path),
         "notes": list(summary.notes),
+    }
+
+
+def link_document(link: LinkUse) -> Document:
+    """The timeline of the link. Times are from the start of the step, with replays and waiting."""
+    return {
+        "tensors": link.tensors,
+        "bytes": link.size_bytes,
+        "host_bytes": link.host_bytes,
+        "host_budget_bytes": link.host_budget_bytes,
+        "forward_busy": link.forward_busy,
+        "backward_busy": link.backward_busy,
+        "forward_stall_s": link.forward_stall_s,
+        "backward_stall_s": link.backward_stall_s,
+        "staging": {
+            "out_bytes": link.staging.out_bytes,
+            "back_bytes": link.staging.back_bytes,
+            "lead": link.staging.lead,
+            "most_out_bytes": link.staged_out_bytes,
+            "most_back_bytes": link.staged_back_bytes,
+        },
+        "stretches": [
+            {
+                "phase": str(stretch.phase),
+                "modules": stretch.modules,
+                "start_s": stretch.start_s,
+                "end_s": stretch.end_s,
+                "out_bytes": stretch.out_bytes,
+                "back_bytes": stretch.back_bytes,
+                "busy": stretch.busy,
+                "stall_s": stretch.stall_s,
+            }
+            for stretch in link.stretches
+        ],
+        "copies": [
+            {
+                "module": copy.module_fqn,
+                "op": copy.op,
+                "bytes": copy.size_bytes,
+                "out_start_s": copy.out_s[0],
+                "out_done_s": copy.out_s[1],
+                "gone_at": copy.gone_at,
+                "back_start_s": copy.back_s[0],
+                "back_done_s": copy.back_s[1],
+                "back_at": copy.back_at,
+            }
+            for copy in link.copies
+        ],
     }
 
 

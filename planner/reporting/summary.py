@@ -20,6 +20,9 @@ from planner.graph import (
 )
 from planner.patterns import compress, expand
 from planner.plan import Decision, Plan, Retention
+from planner.reporting.link import LinkUse
+
+_COUNTED_FIRST = (Retention.SAVE, Retention.OFFLOAD, Retention.RECOMPUTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class PlanSummary:
     Attributes:
         retentions: totals, one for each retention that occurs.
         groups: the largest decisions, by bytes.
+        link: the timeline of the link; None for a plan that offloads nothing, and if the solver was interrupted.
         path: where the plan was written; None if the solver was interrupted: then it was neither rehearsed nor written.
     """
 
@@ -111,11 +115,23 @@ class PlanSummary:
     static: StaticMemory
     retentions: tuple[RetentionTotal, ...]
     groups: tuple[DecisionGroup, ...]
+    link: LinkUse | None
     notes: tuple[str, ...]
     trace_s: float
     solve_s: float
     rehearse_s: float
     path: Path | None
+
+    @property
+    def added_s(self) -> float:
+        """What the plan adds to the step: replays, and waiting for the link."""
+        return self.plan.predicted.recompute_s + self.plan.predicted.stall_s
+
+    @property
+    def gap_of_step(self) -> float:
+        """How much of that a better plan could save at most, as a share of the step."""
+        step_s = self.plan.predicted.step_s
+        return max(0.0, self.added_s - self.plan.solver.bound_s) / step_s if step_s else 0.0
 
     @property
     def is_interrupted(self) -> bool:
@@ -190,13 +206,21 @@ def summarize_trace(graph: OpGraph, *, seconds: float, top: int = 10) -> TraceSu
 
 
 def summarize_plan(
-    plan: Plan, graph: OpGraph, *, trace_s: float, solve_s: float, rehearse_s: float, path: Path | None, top: int = 10
+    plan: Plan,
+    graph: OpGraph,
+    *,
+    trace_s: float,
+    solve_s: float,
+    rehearse_s: float,
+    path: Path | None,
+    link: LinkUse | None = None,
+    top: int = 10,
 ) -> PlanSummary:
     """The summary of a plan for a traced step, with at most `top` groups of decisions."""
     kept = _activations(graph)
     decisions = {_place(decision): decision for decision in plan.decisions}
-    # A storage that one decision saves stays, whatever the others on it say.
-    order = sorted(kept, key=lambda saved: decisions[_place(saved)].retention is not Retention.SAVE)
+    # A storage that one decision saves stays, and otherwise leaves if one offloads it, whatever others on it say.
+    order = sorted(kept, key=lambda saved: _COUNTED_FIRST.index(decisions[_place(saved)].retention))
     size = _first_on_each_storage(graph, order)
     sizes = {_place(saved): size.get(saved.index, 0) for saved in kept}
     info = step_info(graph)
@@ -205,6 +229,7 @@ def summarize_plan(
         static=info.static,
         retentions=_retentions(plan.decisions, sizes),
         groups=_decision_groups(plan.decisions, sizes)[:top],
+        link=link,
         notes=info.notes,
         trace_s=trace_s,
         solve_s=solve_s,

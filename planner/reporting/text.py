@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from planner.graph import StaticMemory
 from planner.plan import BaselineRow, Plan
+from planner.reporting.link import LinkUse
 from planner.reporting.summary import (
     DecisionGroup,
     InfeasibleSummary,
@@ -38,11 +39,13 @@ def plan_text(summary: PlanSummary) -> str:
         _comparison(plan),
         [
             *wrapped(f"Peak at    {_op(predicted.peak_at)}"),
-            f"Solver     {plan.solver.status}: {_proof(plan)}",
+            *wrapped(f"Solver     {plan.solver.status}: {_proof(summary)}"),
             f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve, {rehearsed}",
         ],
         _retentions(plan, summary.retentions),
         _groups(summary.groups),
+        _link(summary.link),
+        _stretches(summary.link),
         _notes(summary.notes),
         [f"Plan       {'not written' if summary.is_interrupted else summary.path}"],
     )
@@ -131,6 +134,7 @@ def _static(static: StaticMemory) -> list[str]:
 
 
 def _comparison(plan: Plan) -> list[str]:
+    """This plan beside the ways by hand, which never wait."""
     predicted = plan.predicted
     every = next((row.recompute_s for row in plan.baselines if row.name == EVERY_BLOCK), 0.0)
     own = BaselineRow(
@@ -140,8 +144,10 @@ def _comparison(plan: Plan) -> list[str]:
         step_s=predicted.step_s,
         recompute_s=predicted.recompute_s,
     )
+    rows = [(own, predicted.stall_s), *((row, 0.0) for row in plan.baselines)]
+    waiting = ("waiting",) if predicted.stall_s else ()
     return table(
-        ("", "fits", "peak", "step", "recompute", "of every block's"),
+        ("", "fits", "peak", "step", "recompute", *waiting, "of every block's"),
         [
             (
                 row.name,
@@ -149,16 +155,64 @@ def _comparison(plan: Plan) -> list[str]:
                 gigabytes(row.peak_bytes),
                 duration(row.step_s),
                 duration(row.recompute_s),
-                percent(row.recompute_s / every) if every else "",
+                *(duration(stall_s) for _ in waiting),
+                percent((row.recompute_s + stall_s) / every) if every else "",
             )
-            for row in (own, *plan.baselines)
+            for row, stall_s in rows
         ],
     )
 
 
-def _proof(plan: Plan) -> str:
-    least = "the least possible recompute time"
-    return f"within {percent(plan.solver.gap)} of {least}" if plan.solver.gap else least
+def _proof(summary: PlanSummary) -> str:
+    """What the plan adds beside the least that any could."""
+    proof = summary.plan.solver
+    if not summary.added_s:
+        return "adds nothing to the step"
+    if not proof.gap:
+        return f"adds {duration(summary.added_s)}, no plan adds less"
+    gap = f"gap {percent(proof.gap)}, {percent(summary.gap_of_step)} of the step"
+    return f"adds {duration(summary.added_s)}, no plan adds less than {duration(proof.bound_s)} ({gap})"
+
+
+def _link(link: LinkUse | None) -> list[str]:
+    if link is None:
+        return []
+    tensors = "tensor" if link.tensors == 1 else "tensors"
+    return [
+        *wrapped(
+            f"Host link  {link.tensors:,} {tensors} of {gigabytes(link.size_bytes)} out and back, in "
+            f"{gigabytes(link.host_bytes)} of {gigabytes(link.host_budget_bytes)} of host memory; busy "
+            f"{percent(link.forward_busy)} of forward and {percent(link.backward_busy)} of backward; the device waits "
+            f"{duration(link.stall_s)}"
+        ),
+        *wrapped(
+            f"Staging    holds {gigabytes(link.staged_out_bytes)} on the way out and "
+            f"{gigabytes(link.staged_back_bytes)} on the way back at most, and may hold "
+            f"{gigabytes(link.staging.out_bytes)} and {gigabytes(link.staging.back_bytes)}"
+        ),
+    ]
+
+
+def _stretches(link: LinkUse | None) -> list[str]:
+    if link is None:
+        return []
+    return table(
+        ("Link", "during", "from", "to", "out", "back", "busy", "waiting"),
+        [
+            (
+                str(stretch.phase),
+                stretch.modules,
+                duration(stretch.start_s),
+                duration(stretch.end_s),
+                gigabytes(stretch.out_bytes) if stretch.out_bytes else "",
+                gigabytes(stretch.back_bytes) if stretch.back_bytes else "",
+                percent(stretch.busy),
+                duration(stretch.stall_s),
+            )
+            for stretch in link.stretches
+        ],
+        left=2,
+    )
 
 
 def _retentions(plan: Plan, retentions: Iterable[RetentionTotal]) -> list[str]:

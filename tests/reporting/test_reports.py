@@ -24,8 +24,10 @@ from planner.graph import (
     Value,
     build_graph,
 )
+from planner.link import Staging
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
 from planner.reporting import documents, summary, text
+from planner.reporting.link import LinkCopy, LinkUse, Stretch
 from planner.reporting.tables import WIDTH
 
 GB = 1_000_000_000
@@ -158,8 +160,74 @@ def plan(*, saved_layers: tuple[int, ...] = (0,)) -> Plan:
     )
 
 
-def plan_summary(found: Plan) -> summary.PlanSummary:
-    return summary.summarize_plan(found, step(), trace_s=1.0, solve_s=2.0, rehearse_s=0.5, path=Path("tiny.plan.yaml"))
+def offloading() -> Plan:
+    """The same with the tensors of the last layer on the host, for which the device waits."""
+    found = plan()
+    return replace(
+        found,
+        predicted=replace(found.predicted, host_bytes=3 * GB, stall_s=0.02),
+        solver=Proof(status="feasible", gap=0.25, bound_s=0.09),
+        staging=STAGING,
+        decisions=tuple(
+            replace(decision, retention=Retention.OFFLOAD) if decision.module_fqn == "layers.2" else decision
+            for decision in found.decisions
+        ),
+    )
+
+
+STAGING = Staging(out_bytes=6 * GB, back_bytes=3 * GB, lead=4)
+LINK = LinkUse(
+    tensors=1,
+    size_bytes=3 * GB,
+    host_bytes=3 * GB,
+    host_budget_bytes=100 * GB,
+    forward_busy=0.06,
+    backward_busy=0.5,
+    forward_stall_s=0.0,
+    backward_stall_s=0.02,
+    staging=STAGING,
+    staged_out_bytes=3 * GB,
+    staged_back_bytes=0,
+    stretches=(
+        Stretch(
+            phase=Phase.FORWARD,
+            modules="layers.{0..2}",
+            start_s=0.0,
+            end_s=1.0,
+            out_bytes=3 * GB,
+            back_bytes=0,
+            busy=0.06,
+            stall_s=0.0,
+        ),
+        Stretch(
+            phase=Phase.BACKWARD,
+            modules="layers.{0..2}",
+            start_s=1.0,
+            end_s=1.12,
+            out_bytes=0,
+            back_bytes=3 * GB,
+            busy=0.5,
+            stall_s=0.02,
+        ),
+    ),
+    copies=(
+        LinkCopy(
+            module_fqn="layers.2",
+            op="aten.mm.default",
+            size_bytes=3 * GB,
+            out_s=(0.94, 1.0),
+            gone_at="end of forward",
+            back_s=(1.0, 1.06),
+            back_at="backward, aten.tanh_backward.default of layers.2",
+        ),
+    ),
+)
+
+
+def plan_summary(found: Plan, link: LinkUse | None = None) -> summary.PlanSummary:
+    return summary.summarize_plan(
+        found, step(), trace_s=1.0, solve_s=2.0, rehearse_s=0.5, path=Path("tiny.plan.yaml"), link=link
+    )
 
 
 def infeasible_summary() -> summary.InfeasibleSummary:
@@ -206,14 +274,65 @@ def test_a_storage_that_one_decision_saves_is_saved() -> None:
     assert [GB, 5 * GB] == [total.size_bytes for total in totals]
 
 
+def test_a_storage_that_one_decision_offloads_leaves() -> None:
+    found = offloading()
+    *rest, last = found.decisions
+    dropped = replace(found, decisions=(*rest[:-1], replace(rest[-1], retention=Retention.RECOMPUTE), last))
+    totals = plan_summary(dropped).retentions
+    assert [(Retention.SAVE, GB), (Retention.RECOMPUTE, 2 * GB), (Retention.OFFLOAD, 3 * GB)] == [
+        (total.retention, total.size_bytes) for total in totals
+    ]
+
+
 def test_the_plan_report_compares_with_every_baseline() -> None:
     report = text.plan_text(plan_summary(plan()))
     lines = report.splitlines()
     assert "this plan          yes  39.00 GB  1.50 s     100 ms               50%" in lines
     assert "no checkpointing    no  50.00 GB  1.40 s       0 ms                0%" in lines
     assert "Peak at    backward, mm of layers.0" in lines
-    assert "Solver     optimal: the least possible recompute time" in lines
+    assert "Solver     optimal: adds 100 ms, no plan adds less" in lines
     assert "Plan       tiny.plan.yaml" == lines[-1]
+
+
+def test_the_report_of_a_plan_that_offloads_has_the_timeline_of_the_link() -> None:
+    lines = text.plan_text(plan_summary(offloading(), LINK)).splitlines()
+
+    assert "offload    2 saved tensors             3.00 GB" in lines
+    assert "offload    layers.2  mm        1  3.00 GB" in lines
+    place = next(place for place, line in enumerate(lines) if line.startswith("Host link"))
+    assert [
+        "Host link  1 tensor of 3.00 GB out and back, in 3.00 GB of 100.00 GB of host memory; busy 6.0% of",
+        "    forward and 50% of backward; the device waits 20.0 ms",
+        "Staging    holds 3.00 GB on the way out and 0.00 GB on the way back at most, and may hold 6.00 GB",
+        "    and 3.00 GB",
+        "",
+        "Link      during           from      to      out     back  busy  waiting",
+        "forward   layers.{0..2}    0 ms  1.00 s  3.00 GB           6.0%     0 ms",
+        "backward  layers.{0..2}  1.00 s  1.12 s           3.00 GB   50%  20.0 ms",
+        "",
+    ] == lines[place : place + 9]
+    assert not any(line.startswith("Host link") for line in text.plan_text(plan_summary(plan())).splitlines())
+
+
+def test_waiting_stands_beside_recomputation_where_a_plan_waits() -> None:
+    lines = text.plan_text(plan_summary(offloading(), LINK)).splitlines()
+
+    assert "                  fits      peak    step  recompute  waiting  of every block's" in lines
+    assert "this plan          yes  39.00 GB  1.50 s     100 ms  20.0 ms               60%" in lines
+    assert "no checkpointing    no  50.00 GB  1.40 s       0 ms     0 ms                0%" in lines
+    assert "waiting" not in text.plan_text(plan_summary(plan()))
+
+
+def test_the_gap_is_a_share_of_what_is_added_and_of_the_step() -> None:
+    def proof(found: Plan) -> str:
+        return next(line for line in text.plan_text(plan_summary(found)).splitlines() if line.startswith("Solver"))
+
+    nothing = replace(plan(), predicted=replace(plan().predicted, recompute_s=0.0))
+    assert "Solver     feasible: adds 120 ms, no plan adds less than 90.0 ms (gap 25%, 2.0% of the step)" == proof(
+        offloading()
+    )
+    assert "Solver     optimal: adds 100 ms, no plan adds less" == proof(plan())
+    assert "Solver     optimal: adds nothing to the step" == proof(nothing)
 
 
 def test_the_infeasible_report_says_what_would_fit() -> None:
@@ -227,6 +346,7 @@ def test_the_infeasible_report_says_what_would_fit() -> None:
     "report",
     [
         text.plan_text(plan_summary(plan())),
+        text.plan_text(plan_summary(offloading(), LINK)),
         text.infeasible_text(infeasible_summary()),
         text.trace_text(summary.summarize_trace(step(), seconds=1.0)),
     ],
@@ -244,11 +364,49 @@ def test_json_documents_are_plain_data_with_the_same_numbers() -> None:
     }
     assert {"tensors": 1, "bytes": 5 * GB} == found["anchors"]
     assert 16 * GB == found["static_bytes"]["total"]
+    assert (None, 0.1, 0.1, 0.0) == tuple(found[key] for key in ("link", "added_s", "added_bound_s", "gap_of_step"))
     unfit = json.loads(json.dumps(documents.infeasible_document(infeasible_summary())))
     assert ("infeasible", 17 * GB) == (unfit["status"], unfit["bound_bytes"])
     assert [True] == [way["fits"] for way in unfit["ways_out"]]
     traced = json.loads(json.dumps(documents.trace_document(summary.summarize_trace(step(), seconds=1.0))))
     assert {"modules": "layers.{0..2}", "class": "Layer", "tensors": 6, "bytes": 6 * GB} == traced["by_module"][0]
+
+
+def test_json_has_every_copy() -> None:
+    found = json.loads(json.dumps(documents.plan_document(plan_summary(offloading(), LINK))))
+
+    link = found["link"]
+    assert {"tensors": 2, "bytes": 3 * GB} == found["decisions"]["offload"]
+    assert (0.12, 0.09, 0.02) == tuple(round(found[key], 9) for key in ("added_s", "added_bound_s", "gap_of_step"))
+    assert (1, 3 * GB, 3 * GB, 100 * GB) == tuple(
+        link[key] for key in ("tensors", "bytes", "host_bytes", "host_budget_bytes")
+    )
+    assert (0.06, 0.5, 0.0, 0.02) == tuple(
+        link[key] for key in ("forward_busy", "backward_busy", "forward_stall_s", "backward_stall_s")
+    )
+    assert {
+        "out_bytes": 6 * GB,
+        "back_bytes": 3 * GB,
+        "lead": 4,
+        "most_out_bytes": 3 * GB,
+        "most_back_bytes": 0,
+    } == link["staging"]
+    assert [
+        {
+            "module": "layers.2",
+            "op": "aten.mm.default",
+            "bytes": 3 * GB,
+            "out_start_s": 0.94,
+            "out_done_s": 1.0,
+            "gone_at": "end of forward",
+            "back_start_s": 1.0,
+            "back_done_s": 1.06,
+            "back_at": "backward, aten.tanh_backward.default of layers.2",
+        }
+    ] == link["copies"]
+    assert [("forward", 0.06, 3 * GB), ("backward", 0.5, 0)] == [
+        (stretch["phase"], stretch["busy"], stretch["out_bytes"]) for stretch in link["stretches"]
+    ]
 
 
 def test_lists_of_devices_and_presets_need_no_extra() -> None:
