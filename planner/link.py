@@ -11,8 +11,8 @@ HOST_ALIGNMENT_BYTES = 256
 STAGED_OUT = 16
 STAGED_BACK = 4
 # And a copy is waited for so many saved tensors later at the latest, and the first come back so many before they are
-# needed: about two layers of a transformer.
-LEAD = 48
+# needed: about three layers of a transformer.
+LEAD = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,11 @@ class Problem:
         return tuple(t for t in self.tensors if t.may_keep and not t.must_keep)
 
 
+def without_link(problem: Problem) -> Problem:
+    """The same step where nothing may leave for the host."""
+    return replace(problem, link=None, tensors=tuple(replace(tensor, packing=None) for tensor in problem.tensors))
+
+
 def build_problem(
     graph: OpGraph,
     device: DeviceProfile,

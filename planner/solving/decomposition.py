@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
-from planner.link import STAGED_BACK, STAGED_OUT
+from planner.link import LEAD, STAGED_BACK, STAGED_OUT
 from planner.problem import Problem
 from planner.simulation.liveness import Timeline
 from planner.solving.assembly import Assembled, LinkRoom, assemble
@@ -184,8 +184,12 @@ class ChainSolver:
         forward_bytes = window_bytes = budget_bytes
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
         with suppress(OutOfTime):
+            if self._problem.link is not None:  # what copies nothing waits for nothing
+                for chosen in self._assemble(relaxed, budget_bytes, budget_bytes, LinkRoom(), deadline):
+                    best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
+            link = replace(self._link_room, host_price=relaxed.host_price)
             for correction in range(_CORRECTIONS):
-                candidates = self._assemble(relaxed, forward_bytes, window_bytes, deadline)
+                candidates = self._assemble(relaxed, forward_bytes, window_bytes, link, deadline)
                 if not candidates:
                     break
                 for chosen in candidates:
@@ -222,7 +226,7 @@ class ChainSolver:
         return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
 
     def _assemble(
-        self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, deadline: float
+        self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, link: LinkRoom, deadline: float
     ) -> tuple[Assembled, ...]:
         """The cheapest plans that the options allow: once one is found, only better ones are looked for, but all."""
 
@@ -232,7 +236,7 @@ class ChainSolver:
                 relaxed.columns,
                 forward_budget_bytes=forward_bytes,
                 window_budget_bytes=window_bytes,
-                link=replace(self._link_room, host_price=relaxed.host_price),
+                link=link,
                 slack_ns=slack_ns,
                 most=_CANDIDATES if self._problem.link else 1,
                 deadline=deadline,
@@ -261,19 +265,23 @@ def _link_room(problem: Problem, chain: Chain) -> LinkRoom:
     """Staging for the largest tensor of the most frequent template: few plans move anything larger."""
     if problem.link is None:
         return LinkRoom()
-    most_frequent, _ = Counter(cell.template for cell in chain.cells).most_common(1)[0]
+    [(most_frequent, _)] = Counter(cell.template for cell in chain.cells).most_common(1)
+    place = next(place for place, cell in enumerate(chain.cells) if cell.template == most_frequent)
+    cell = chain.cells[place]
     longest_ns = max(
         (
             problem.link.copy_ns(problem.tensors[index].size_bytes)
-            for cell in chain.cells
             for index in cell.tensors[: cell.owned]
-            if cell.template == most_frequent and problem.tensors[index].packing is not None
+            if problem.tensors[index].packing is not None
         ),
         default=0,
     )
+    packings = sum(cell.forward[0] < pack.step <= cell.forward[1] for pack in problem.packs)
+    forward_ns = sum(problem.times_ns[slice(*cell.forward)])
     return LinkRoom(
         host_bytes=problem.link.budget_bytes,
-        staged_out_ns=STAGED_OUT * longest_ns,
+        # A copy is waited for when staging is full, or when so many packings have passed.
+        staged_out_ns=min(STAGED_OUT * longest_ns, LEAD * forward_ns // max(1, packings)),
         staged_back_ns=STAGED_BACK * longest_ns,
         grain_ns=max(1, longest_ns // _GRAINS),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from planner.problem import Problem
+from planner.problem import Problem, without_link
 from planner.simulation.liveness import Point, Retained, Timeline, ideal_timeline, replayed_ops, retained
 from planner.solving.deadline import OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed
@@ -30,6 +30,8 @@ _WORKERS = 1
 # What decomposition leaves open is not tried flat where tensors may leave and there are more choices than this: copies
 # make such models too hard to get any further (4 blocks of Llama have about 100).
 _FLAT_CHOICES = 200
+# The flat search without copies may take this share of the time.
+_WITHOUT_LINK_SHARE = 0.4
 # How often a plan for less than the budget is looked for when what copies hold on their way is over it.
 _CORRECTIONS = 6
 # How many plans that cost more than the model thinks are excluded one by one.
@@ -170,12 +172,25 @@ def _search(
     # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
     _add_violations(best.moments, _everything(problem).timeline, budget_bytes)
     windows = replay_windows(problem)
-    flat = _Flat(problem, windows, best, limits, deadline, budget_bytes, report)
+    if problem.link is None:
+        with suppress(OutOfTime):
+            _Flat(problem, windows, best, limits, deadline, budget_bytes, report).prove()
+        return
+    # Without copies first: what is found is a plan of this problem too, and the model with copies may not find any.
+    here = without_link(problem)
+    started = time.monotonic()
+    first = _Incumbent(measure=best.measure, kept=best.kept, timeline=best.timeline, moments=dict(best.moments))
     with suppress(OutOfTime):
+        soon = started + _WITHOUT_LINK_SHARE * (deadline - started)
+        _Flat(here, windows, first, limits, soon, budget_bytes, report).prove()
+    if first.kept is not None and first.timeline is not None:
+        best.offer(first.kept, first.timeline)
+    best.moments.update(first.moments)
+    with suppress(OutOfTime):
+        flat = _Flat(problem, windows, best, limits, deadline, budget_bytes, report)
         flat.prove()
-        if problem.link is not None:
-            flat.make_room()
-            flat.exclude()
+        flat.make_room()
+        flat.exclude()
 
 
 def _decompose(

@@ -12,7 +12,7 @@ from planner.simulation.transfers import traffic
 _TRIED: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("back", (2, 3, 1, 6)),
     ("out", (8, 4, 2)),
-    ("lead", (16, 0)),
+    ("lead", (48, 16)),
 )
 
 
