@@ -16,9 +16,7 @@ from planner.solving.deadline import NEVER, check
 from planner.solving.master import Column
 from planner.solving.options import Option
 
-# Partial plans carried from cell to cell at most; beyond it, neighbours in bytes held are merged.
-_MOST_PARTIAL = 6_000
-# But so many that hold different bytes are left of those alike otherwise.
+# When partial plans are merged, so many that hold different bytes are left of those alike otherwise.
 _FEWEST_BUCKETS = 50
 
 _Ints = NDArray[np.int64]
@@ -76,6 +74,7 @@ class LinkRoom:
         host_bytes: the limit on the host.
         staged_out_ns, staged_back_ns: how far copies may be behind, and how much may come back early.
         grain_ns: partial plans whose copies are late by as many of these count as equal in that.
+        most_partial: partial plans carried from cell to cell at most; beyond it, neighbours in bytes held are merged.
         host_price: of a byte on the host, in ns: of two partial plans, what they leave of the host counts too.
     """
 
@@ -84,6 +83,7 @@ class LinkRoom:
     staged_back_ns: int = 0
     grain_ns: int = 1
     host_price: float = 0.0
+    most_partial: int = 6_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,14 +245,14 @@ def _prune(partial: _Partial, link: LinkRoom) -> _Partial:
         cost = cost_ns[start:end]
         is_better[start + 1 : end] = cost[1:] < np.minimum.accumulate(cost)[:-1]
     partial = partial.take(np.flatnonzero(is_better))
-    return partial if partial.option.size <= _MOST_PARTIAL else _merge(partial, link.grain_ns)
+    return partial if partial.option.size <= link.most_partial else _merge(partial, link)
 
 
-def _merge(partial: _Partial, grain_ns: int) -> _Partial:
+def _merge(partial: _Partial, link: LinkRoom) -> _Partial:
     """One of each few neighbours in bytes held that are about as late: the one nearest to the bound."""
-    late = np.stack([partial.out_late_ns // grain_ns, partial.back_late_ns // grain_ns, partial.demanded])
+    late = np.stack([partial.out_late_ns // link.grain_ns, partial.back_late_ns // link.grain_ns, partial.demanded])
     _, group = np.unique(late, axis=1, return_inverse=True)
-    buckets = max(_FEWEST_BUCKETS, _MOST_PARTIAL // (2 * (int(group.max()) + 1)))
+    buckets = max(_FEWEST_BUCKETS, link.most_partial // (2 * (int(group.max()) + 1)))
     span = partial.held_bytes - partial.held_bytes.min()
     bucket = span // (int(span.max()) // buckets + 1)
     order = np.lexsort((partial.reduced_ns, bucket, group))

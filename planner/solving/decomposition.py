@@ -37,8 +37,9 @@ _CORRECTIONS = 8
 _CANDIDATES = 6
 # How far the link may be behind is told apart in steps of the longest copy's time by this.
 _GRAINS = 4
+_MOST_LINK_PARTIAL = 2_000
 # Options are made that copy no longer than these multiples of what the relaxed answer copies on average, ...
-_COPY_SHARES = (0.0, 0.5, 1.0, 1.25, 1.5, 2.0)
+_COPY_SHARES = (0.0, 0.75, 1.0, 1.5)
 # ... of those alike otherwise the ones that copy least: a ns of copies costs so much.
 _TIE = 0.001
 # Options are generated for at most this part of the time; the rest is for putting a plan together.
@@ -284,6 +285,7 @@ def _link_room(problem: Problem, chain: Chain) -> LinkRoom:
         staged_out_ns=min(STAGED_OUT * longest_ns, LEAD * forward_ns // max(1, packings)),
         staged_back_ns=STAGED_BACK * longest_ns,
         grain_ns=max(1, longest_ns // _GRAINS),
+        most_partial=_MOST_LINK_PARTIAL,
     )
 
 
