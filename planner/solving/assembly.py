@@ -6,7 +6,6 @@ survives, and one that the master's bound shows to end dearer than what is looke
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,15 +234,15 @@ def _state(demand: Demand) -> int:
 
 def _prune(partial: _Partial, link: LinkRoom) -> _Partial:
     """Without those that another one of the same demands dominates; merged where there are too many."""
-    cost_ns = partial.most_ns + link.host_price * partial.host_bytes
+    cost_ns = partial.most_ns + np.rint(link.host_price * partial.host_bytes).astype(np.int64)
     order = np.lexsort((cost_ns, partial.held_bytes, *_keys(partial, link.grain_ns)))
     cost_ns = cost_ns[order]
     partial = partial.take(order)
     group = _groups(partial, link.grain_ns)
+    # One running minimum for all groups: each lies lower than all before it.
+    lowered = cost_ns - group * (int(cost_ns.max(initial=0)) + 1)
     is_better = np.ones(group.size, dtype=bool)
-    for start, end in _stretches(group):
-        cost = cost_ns[start:end]
-        is_better[start + 1 : end] = cost[1:] < np.minimum.accumulate(cost)[:-1]
+    is_better[1:] = lowered[1:] < np.minimum.accumulate(lowered)[:-1]
     partial = partial.take(np.flatnonzero(is_better))
     return partial if partial.option.size <= link.most_partial else _merge(partial, link)
 
@@ -279,13 +278,6 @@ def _groups(partial: _Partial, grain_ns: int) -> _Ints:
     keys = np.stack(_keys(partial, grain_ns))
     changes = np.any(keys[:, 1:] != keys[:, :-1], axis=0)
     return np.concatenate([[0], np.cumsum(changes)]) if keys.shape[1] else np.zeros(0, dtype=np.int64)
-
-
-def _stretches(group: _Ints) -> list[tuple[int, int]]:
-    if not group.size:
-        return []
-    bounds = [0, *(int(place) + 1 for place in np.flatnonzero(np.diff(group))), group.size]
-    return list(pairwise(bounds))
 
 
 def _trace_back(stages: Sequence[_Partial], columns: Sequence[Sequence[Column]], place: int) -> tuple[Option, ...]:
