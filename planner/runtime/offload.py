@@ -5,7 +5,8 @@ own, and what a copy reads or writes is not reused before it is done. On a CPU t
 done when it returns, and the host memory stands beside the allocator, which does not count it.
 
 When memory of the device is taken and given back depends on the order of the program alone: not on how fast a copy
-is, nor on whether there are streams. So the peak of a step is the same number everywhere, and can be predicted.
+is, nor on whether there are streams. So the peak of a step is the same number everywhere, and can be predicted:
+`planner.simulation.transfers` says how.
 
 What it leaves out: choosing what to offload, and moving a value to the host again once it has come back.
 """
@@ -19,12 +20,10 @@ from typing import Any
 import torch
 
 from planner.errors import HostMemoryError
+from planner.link import Staging
+from planner.link import host_bytes as aligned_bytes
 from planner.runtime.host import Block, HostArena
 
-# Copy engines are at their fastest from here on.
-_ALIGNMENT = 256
-# Staging, unless it is given: that many times the largest value of the forward.
-_STAGED_VALUES = 2
 # Less than a value without bytes.
 _NOTHING = -1
 
@@ -104,8 +103,7 @@ class HostCopies:
     Args:
         arena: where it goes.
         streams: for the copies.
-        staging_bytes: the most that may be on its way out, and on its way back before it is asked for; a few of the
-            largest values if None.
+        staging: what may be on its way; for the largest value, what `Staging.of` says if None.
         host_bytes: what `wanted_bytes` was when this forward was recorded; None while it is.
         largest_bytes: what it was then; while a forward is recorded, it is that of the values so far.
 
@@ -120,7 +118,7 @@ class HostCopies:
         arena: HostArena,
         streams: Streams,
         *,
-        staging_bytes: int | None,
+        staging: Staging | None,
         host_bytes: int | None,
         largest_bytes: int = 0,
     ) -> None:
@@ -129,7 +127,7 @@ class HostCopies:
         self.reason: HostMemoryError | None = None
         self._arena = arena
         self._streams = streams
-        self._staging_bytes = staging_bytes
+        self._given_staging = staging
         self._host_bytes = host_bytes
         self._block: Block | None = None
         self._is_settled = False
@@ -179,14 +177,14 @@ class HostCopies:
             copied=copied,
         )
         self._arena.enter(size_bytes)
-        self._let_go_until(self._limit_bytes)
+        self._let_go_until(self._staging.out_bytes)
         return True
 
     def _place(self, size_bytes: int) -> tuple[torch.Tensor, bool] | None:
         """Host memory for a value, and whether it is pinned; None if there is none, for which `reason` says why."""
         start = self.wanted_bytes
         self.largest_bytes = max(self.largest_bytes, size_bytes)
-        self.wanted_bytes += -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+        self.wanted_bytes += aligned_bytes(size_bytes)
         try:
             if self._host_bytes is None:
                 if self.wanted_bytes > self._arena.limit_bytes:
@@ -272,7 +270,7 @@ class HostCopies:
             if current != arriving.stream:
                 _bytes_of(arriving.storage).record_stream(current)
         self._remove(value)
-        self._fetch_ahead()
+        self.begin_ahead()
         return arriving.storage
 
     def drop(self, value: int) -> None:
@@ -307,7 +305,7 @@ class HostCopies:
         self._arriving[value] = _Arriving(storage=storage, stream=stream, arrived=arrived)
         self._arriving_bytes += slot.size_bytes
 
-    def _fetch_ahead(self) -> None:
+    def begin_ahead(self) -> None:
         """Begin to fetch what backward will ask for next, as much as staging holds."""
         if not self._is_settled:
             return
@@ -316,7 +314,7 @@ class HostCopies:
         while self._queue:
             slot = self._slots.get(self._queue[-1])
             if slot is not None and self._queue[-1] not in self._arriving:
-                if self._arriving_bytes + slot.size_bytes > self._limit_bytes:
+                if self._arriving_bytes + slot.size_bytes > self._staging.back_bytes:
                     return
                 try:
                     self._start(self._queue[-1])
@@ -325,8 +323,8 @@ class HostCopies:
             self._queue.pop()
 
     @property
-    def _limit_bytes(self) -> int:
-        return _STAGED_VALUES * self.largest_bytes if self._staging_bytes is None else self._staging_bytes
+    def _staging(self) -> Staging:
+        return self._given_staging or Staging.of((self.largest_bytes,))
 
     def _remove(self, value: int) -> None:
         self._arena.enter(-self._slots.pop(value).size_bytes)
