@@ -259,9 +259,7 @@ def test_staging_is_what_the_caller_says_or_else_the_plan_or_else_goes_by_the_la
     model = net()
     plan = offload_all(study(model, {}, (batch(),)))
     own, other = both_ways(3 * _VALUE_BYTES), both_ways(5 * _VALUE_BYTES)
-    usual = Staging(
-        out_bytes=STAGED_OUT * _VALUE_BYTES, back_bytes=STAGED_BACK * _VALUE_BYTES, lead=LEAD
-    )
+    usual = Staging(out_bytes=STAGED_OUT * _VALUE_BYTES, back_bytes=STAGED_BACK * _VALUE_BYTES, lead=LEAD)
     for planned_staging, given, expected in ((None, None, usual), (own, None, own), (own, other, other)):
         handle = apply(model, replace(plan, staging=planned_staging), staging=given)
         used = []
@@ -274,7 +272,7 @@ def test_staging_is_what_the_caller_says_or_else_the_plan_or_else_goes_by_the_la
 
 
 # Where the first values begin to come back. The last one to leave belongs to the third of six layers; the weight and the
-# sine that the next layer's product reads are packed after it, and then what the next sine reads.
+# sine that the next product reads are packed after it, and then what the next sine reads.
 _OUTPUT, _INPUT = "output", "input"
 _TURNS = {0: (2, _OUTPUT), 1: (3, _INPUT), 2: (3, _INPUT), 3: (3, _OUTPUT), 6: (4, _OUTPUT), 1000: (5, _OUTPUT)}
 
@@ -284,9 +282,7 @@ def coming(lead: int, back: int) -> list[tuple[int, str, int]]:
     passed = [(layer, side) for layer in reversed(range(_LAYERS)) for side in (_OUTPUT, _INPUT)][:-1]
     turn = passed.index(_TURNS[lead])
     # What belongs to a layer is there when its output is passed.
-    return [
-        (layer, side, min(back, layer, 3) if place >= turn else 0) for place, (layer, side) in enumerate(passed)
-    ]
+    return [(layer, side, min(back, layer, 3) if place >= turn else 0) for place, (layer, side) in enumerate(passed)]
 
 
 @pytest.mark.usefixtures("either_way")

@@ -1,6 +1,8 @@
 """A rehearsal, which lets the runtime act, against the timeline, which works out what it should do."""
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -11,14 +13,19 @@ from torch import Tensor, nn
 import planner
 from planner.device import load_device
 from planner.errors import RehearsalError, TraceError
+from planner.graph import OUTSIDE, saved_tensors
 from planner.link import Staging
 from planner.plan import Plan
+from planner.planning import make_plan
 from planner.problem import build_problem
 from planner.runtime.handle import apply
 from planner.runtime.measure import measure_curve, storage_bytes
+from planner.runtime.offload import HostCopies
 from planner.runtime.rehearsal import rehearse
 from planner.simulation.liveness import Timeline, simulate
 from planner.simulation.rehearsal import Rehearsal
+from planner.simulation.tracker import StorageTracker
+from planner.solving.search import Solution, Status
 from planner.spec import from_mapping
 from planner.tracing import Kernels, Step, prepare, prepare_module, trace
 from tests.runtime.models import Case, build, loss_of
@@ -388,6 +395,118 @@ def test_a_rehearsed_peak_of_a_step_that_offloads_is_the_allocators(name: str, s
                 left = iter(real)
                 changes = [now for before, now in pairwise((0, *found.live_bytes)) if now != before]
                 assert all(size in left for size in changes)  # "in" moves the iterator on: the order counts
+
+
+def may_offload(step: Step) -> Subject:
+    """The step with a host to which tensors of any size may go."""
+    graph = trace(step)
+    device = load_device("h100-80gb")
+    return Subject(graph, build_problem(graph, device, host_budget_bytes=10**12, smallest_offload_bytes=1))
+
+
+def plan_that_offloads(
+    subject: Subject, kept: frozenset[int], offloaded: frozenset[int], staging: Staging
+) -> tuple[Plan, Timeline]:
+    timeline = simulate(subject.problem, kept, offloaded=offloaded, staging=staging)
+    solution = Solution(status=Status.FEASIBLE, kept=kept, timeline=timeline, bound_ns=0, gap=1.0, wall_s=0.0)
+    return make_plan(subject.graph, subject.problem, solution, (), budget_bytes=10**12, device="test"), timeline
+
+
+# Times the largest tensor that leaves, out and back, and the lead.
+_STAGINGS = ((16, 2, 48), (1, 1, 3), (2, 4, 0), (0, 0, 10**6), (4, 16, 1))
+
+
+def offloads(subject: Subject, seeds: int) -> Iterator[tuple[Plan, Timeline]]:
+    """Plans that save, replay and offload at random."""
+    problem = subject.problem
+    for seed in range(seeds):
+        chance = random.Random(seed)
+        kept = valid(subject, keep_some(subject, chance.choice((0.3, 0.6, 1.0)), seed))
+        share = chance.choice((0.3, 0.7, 1.0))
+        leave = frozenset(index for index in sorted(kept) if problem.tensors[index].packing and chance.random() < share)
+        out, back, lead = _STAGINGS[seed % len(_STAGINGS)]
+        staging = Staging.of((problem.tensors[index].size_bytes for index in leave), out=out, back=back, lead=lead)
+        yield plan_that_offloads(subject, kept, leave, staging)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_runtime_offloads_as_the_timeline_says(name: str) -> None:
+    step = step_of(name)
+    subject = may_offload(step)
+
+    for plan, timeline in offloads(subject, seeds=5):
+        found = rehearse(step, plan)
+
+        assert (timeline.peak_bytes, 0) == (found.peak_bytes, found.fallbacks)
+        assert 0 < found.host_bytes <= timeline.traffic.host_bytes
+        if found.replays == timeline.replays:  # else there are copies for what replays write to in place
+            assert at_ops(subject, timeline) == found.live_bytes
+
+
+class Scorer(nn.Module):
+    """Its loss is not its own affair; the last thing that it does is a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.GELU()) for _ in range(3))
+        self.head = nn.Linear(32, 48)
+
+    def forward(self, x: Tensor) -> Any:
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x).flatten(0, 1), x
+
+
+def scored(output: Any, _: Any) -> Tensor:
+    scores, hidden = output
+    return scores.mul(2).logsumexp(-1).mean() + hidden.square().mean()
+
+
+def scorer() -> Step:
+    return replace(prepare_module(Scorer(), (torch.randn(4, 16, 32),)), loss=scored)
+
+
+def test_what_a_loss_outside_the_model_saves_neither_leaves_nor_counts() -> None:
+    step = scorer()
+    subject = may_offload(step)
+    inside = [saved for saved in saved_tensors(subject.graph) if saved.module_fqn != OUTSIDE]
+    outside = {saved.value for saved in saved_tensors(subject.graph)} - {saved.value for saved in inside}
+
+    assert len(inside) == len(subject.problem.unpack_steps) < len(saved_tensors(subject.graph))
+    assert not any(tensor.packing for tensor in subject.problem.tensors if tensor.value in outside)
+    for plan, timeline in offloads(subject, seeds=20):
+        assert at_ops(subject, timeline) == rehearse(step, plan).live_bytes
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "the loss outside"])
+def test_copies_out_are_waited_for_when_the_models_own_forward_has_ended(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = scorer() if name == "the loss outside" else step_of(name)
+    subject = may_offload(step)
+    problem = subject.problem
+    leave = frozenset(tensor.index for tensor in problem.tensors if tensor.packing)
+    plan, _ = plan_that_offloads(subject, keep_all(subject), leave, Staging.of((1,)))
+    trackers: list[StorageTracker] = []
+    settled: list[int] = []
+
+    class Tracker(StorageTracker):  # type: ignore[no-untyped-call]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            trackers.append(self)
+
+    settle = HostCopies.settle
+
+    def noted(copies: HostCopies) -> None:
+        settled.append(trackers[-1].step if trackers else -1)
+        settle(copies)
+
+    monkeypatch.setattr("planner.runtime.rehearsal.StorageTracker", Tracker)
+    monkeypatch.setattr(HostCopies, "settle", noted)
+    rehearse(step, plan)
+
+    assert problem.settle_step == settled[-1]
+    assert (problem.settle_step < problem.backward_step) == (name == "the loss outside")
 
 
 def test_a_rehearsal_tells_stagings_apart() -> None:
