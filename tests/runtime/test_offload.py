@@ -271,8 +271,8 @@ def test_staging_is_what_the_caller_says_or_else_the_plan_or_else_goes_by_the_la
         handle.remove()
 
 
-# Where the first values begin to come back. The last one to leave belongs to the third of six layers; the weight and the
-# sine that the next product reads are packed after it, and then what the next sine reads.
+# Where the first values begin to come back. The last one to leave belongs to the third of six layers. After it, the
+# weight and the sine that the next product reads are packed, and then what the next sine reads.
 _OUTPUT, _INPUT = "output", "input"
 _TURNS = {0: (2, _OUTPUT), 1: (3, _INPUT), 2: (3, _INPUT), 3: (3, _OUTPUT), 6: (4, _OUTPUT), 1000: (5, _OUTPUT)}
 
