@@ -16,6 +16,7 @@ from planner.problem import build_problem
 from planner.reporting.verification import verification_document, verification_text
 from planner.runtime.live import LiveRun, make_live
 from planner.runtime.rehearsal import rehearse
+from planner.solving.search import Limits
 from planner.spec import RunSpec, from_mapping
 from planner.tracing import Kernels, Step, prepare_spec, trace_step
 from planner.verification import compare, verify
@@ -156,7 +157,7 @@ def test_a_plan_solved_again_may_offload_as_much_as_the_plan_does(
 
     def noted(*args: Any, host_budget: int, **options: Any) -> Outcome:
         budgets.append(host_budget)
-        return solve_graph(*args, host_budget=host_budget, **options)
+        return solve_graph(*args, host_budget=host_budget, **{**options, "limits": Limits(time_s=2)})
 
     monkeypatch.setattr("planner.verification.solve_graph", noted)
 
