@@ -113,6 +113,7 @@ class SavedTensor:
     dtype: str
     pack_step: int  # packed before this step runs, after the one before it has
     uses: tuple[tuple[int, int], ...]  # (unpack_step, release_step): held for unpack_step <= step < release_step
+    unpack_step: int | None = None  # unpacked first before this step runs, or in it; also of a parameter, without uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

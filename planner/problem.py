@@ -49,7 +49,7 @@ class Packing:
 
     Attributes:
         step: before which it is packed for the first time.
-        first_rank, last_rank: of its first and last packing among all.
+        first_rank, last_rank: of its first and last packing among all in the model's own forward.
     """
 
     step: int
@@ -132,7 +132,7 @@ class Problem:
         step_ns: time of forward, backward and optimizer step without any replay.
         times_ns: of each step of forward and backward.
         link: to the host; None if nothing may go there.
-        packs: all that forward packs, by rank.
+        packs: all that the model's own forward packs, by rank.
         settle_step: before this step, all copies to the host are waited for: the model's own forward has ended.
     """
 
@@ -278,11 +278,21 @@ def build_problem(
         if host_budget_bytes
         else None,
         packs=tuple(
-            Pack(step=saved.pack_step, unpack_step=min((unpack for unpack, _ in saved.uses), default=None))
+            Pack(
+                step=saved.pack_step,
+                unpack_step=min((unpack for unpack, _ in saved.uses), default=saved.unpack_step),
+            )
             for saved in saved_tensors(graph)
+            if saved.module_fqn != OUTSIDE
         ),
-        settle_step=1 + max((op.step for op in forward if op.module_fqn != OUTSIDE), default=-1),
+        settle_step=_settle_step(graph),
     )
+
+
+def _settle_step(graph: OpGraph) -> int:
+    """Views count: what happens before one happens in forward."""
+    inside = (op.step for op in ops(graph) if op.phase is Phase.FORWARD and op.module_fqn != OUTSIDE)
+    return 1 + max(inside, default=-1)
 
 
 def _times_ns(graph: OpGraph, device: DeviceProfile) -> tuple[int, ...]:
@@ -294,12 +304,13 @@ def _times_ns(graph: OpGraph, device: DeviceProfile) -> tuple[int, ...]:
 
 def _packings(graph: OpGraph) -> dict[int, Packing]:
     found: dict[int, Packing] = {}
-    for saved in saved_tensors(graph):
+    inside = (saved for saved in saved_tensors(graph) if saved.module_fqn != OUTSIDE)
+    for rank, saved in enumerate(inside):
         first = found.get(saved.value)
         if first is None:
-            found[saved.value] = Packing(step=saved.pack_step, first_rank=saved.index, last_rank=saved.index)
+            found[saved.value] = Packing(step=saved.pack_step, first_rank=rank, last_rank=rank)
         else:
-            found[saved.value] = replace(first, last_rank=saved.index)
+            found[saved.value] = replace(first, last_rank=rank)
     return found
 
 

@@ -161,7 +161,10 @@ def _runnable(spec: RunSpec, layers: int | None, notes: list[str]) -> RunSpec:
 
 
 def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[str], report: Report) -> Plan:
-    """A plan for the step as it runs here, at the budget that lies as far between the baselines' peaks."""
+    """A plan for the step as it runs here, at the budget that lies as far between the baselines' peaks.
+
+    It may offload as much as the plan does.
+    """
     kernels = Kernels.CPU if place.type == "cpu" else Kernels.CUDA
     step = prepare_spec(spec, kernels=kernels)
     with located_in(spec):
@@ -169,7 +172,8 @@ def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[st
     profile = load_device(spec.device, directory=Path(spec.path).parent)
     lowest, highest = _span(plan)
     share = min(1.0, max(0.0, (plan.budget_bytes - lowest) / max(1, highest - lowest)))
-    everything = solve_graph(graph, budget=_UNBOUNDED_BYTES, device=profile, limits=Limits()).plan
+    solved = partial(solve_graph, graph, host_budget=plan.predicted.host_bytes, device=profile, limits=Limits())
+    everything = solved(budget=_UNBOUNDED_BYTES).plan
     here_lowest, here_highest = _span(everything)
     budget = here_lowest + round(share * (here_highest - here_lowest))
     notes.append(
@@ -177,9 +181,7 @@ def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[st
         "lowest baseline's peak to no checkpointing"
     )
     report(f"solving for {budget / 1e9:.3f} GB")
-    return solve_graph(
-        graph, budget=budget, device=profile, limits=Limits(), rehearse=partial(rehearse, step), report=report
-    ).plan
+    return solved(budget=budget, rehearse=partial(rehearse, step), report=report).plan
 
 
 def _span(plan: Plan) -> tuple[int, int]:

@@ -11,10 +11,12 @@ import planner
 from planner.device import load_device
 from planner.errors import PlanMismatchError, SpecError
 from planner.plan import Plan
+from planner.planning import Outcome, solve_graph
 from planner.problem import build_problem
 from planner.reporting.verification import verification_document, verification_text
 from planner.runtime.live import LiveRun, make_live
 from planner.runtime.rehearsal import rehearse
+from planner.solving.search import Limits
 from planner.spec import RunSpec, from_mapping
 from planner.tracing import Kernels, Step, prepare_spec, trace_step
 from planner.verification import compare, verify
@@ -142,3 +144,24 @@ def test_fewer_layers_are_solved_again_and_noted() -> None:
 
     assert () == found.failures
     assert any("1 layers instead of 3" in note for note in found.notes)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("host_bytes", [0, 123_456])
+def test_a_plan_solved_again_may_offload_as_much_as_the_plan_does(
+    host_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = spec(LLAMA)
+    plan = plan_between(run, 0.3)
+    budgets = []
+
+    def noted(*args: Any, host_budget: int, **options: Any) -> Outcome:
+        budgets.append(host_budget)
+        return solve_graph(*args, host_budget=host_budget, **{**options, "limits": Limits(time_s=2)})
+
+    monkeypatch.setattr("planner.verification.solve_graph", noted)
+
+    found = verify(run, replace(plan, predicted=replace(plan.predicted, host_bytes=host_bytes)), layers=1, steps=1)
+
+    assert () == found.failures
+    assert {host_bytes} == set(budgets)

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from planner.blocks import BlockIndex
 from planner.errors import PlanMismatchError
 from planner.graph import OUTSIDE
+from planner.link import LEAD, Staging
 from planner.plan import Decision, Plan, Retention
 from planner.runtime.host import HostArena
 from planner.runtime.offload import HostCopies, Streams
@@ -30,7 +31,7 @@ from planner.runtime.program import (
     retention_of,
     without,
 )
-from planner.runtime.state import OVERWRITTEN, ForwardState, Handle, Snapshot, kept, unpack
+from planner.runtime.state import OVERWRITTEN, ForwardState, Handle, Snapshot, Turn, kept, unpack
 from planner.runtime.tape import (
     PackedTensor,
     Tape,
@@ -84,7 +85,7 @@ class Subject:
 
     Attributes:
         arena: host memory for what is offloaded.
-        staging_bytes: see `HostCopies`; None for a few of the largest values.
+        staging: see `HostCopies`.
         is_proven: a forward has matched the plan, so that what does not match later is another kind of input.
         fallbacks: how many forwards kept everything from some tensor on.
         saves_everything: the plan does, so that there is nothing to do for it.
@@ -95,7 +96,7 @@ class Subject:
     watch: ModelWatch
     device: torch.device
     arena: HostArena
-    staging_bytes: int | None = None
+    staging: Staging | None = None
     is_proven: bool = False
     fallbacks: int = 0
     saves_everything: bool = field(init=False)
@@ -116,10 +117,15 @@ class Subject:
         return HostCopies(
             self.arena,
             self._streams,
-            staging_bytes=self.staging_bytes,
+            staging=self.staging,
             host_bytes=None if known is None else known.host_bytes,
             largest_bytes=0 if known is None else known.largest_bytes,
         )
+
+    @property
+    def lead(self) -> int:
+        """See `Staging`."""
+        return LEAD if self.staging is None else self.staging.lead
 
     def new_state(self, copies: HostCopies) -> ForwardState:
         """The memory of a forward that begins."""
@@ -193,7 +199,13 @@ class RecordedForward(Forward):
         stack.enter_context(recorder)
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, unpack))
 
-    def _pack(self, tensor: torch.Tensor) -> Snapshot | Handle:
+    def _pack(self, tensor: torch.Tensor) -> Turn:
+        rank = len(self._dropped)
+        with self._recorder.paused():
+            self._state.come_to(rank)
+        return Turn(self._state, rank, self._packed(tensor))  # whose turn it is, is known in the end
+
+    def _packed(self, tensor: torch.Tensor) -> Snapshot | Handle:
         packed = self._recorder.note_packed(tensor)
         retention = Retention.SAVE if packed.is_static or self._is_off else self._retention(packed, tensor)
         self._dropped.append(retention is Retention.RECOMPUTE)
@@ -257,7 +269,7 @@ class RecordedForward(Forward):
         tape = self._recorder.tape(output, subject.watch.parameter_names())
         if self._is_strict:
             self._check_complete()
-        program = make_program(tape, self._dropped, self._anchors, self._offloaded)
+        program = make_program(tape, self._dropped, self._anchors, self._offloaded, lead=subject.lead)
         if self._is_strict and self._copies.wanted_bytes:
             # The next forwards need it: better refused now than later.
             subject.arena.give_back(subject.arena.take(self._copies.wanted_bytes))
@@ -332,7 +344,7 @@ class RecordedForward(Forward):
         if known.program is None or changing or self._is_off:
             known.steps = steps
             dropped = without(tape, self._dropped, self._anchors, steps)
-            known.program = make_program(tape, dropped, self._anchors, self._offloaded)
+            known.program = make_program(tape, dropped, self._anchors, self._offloaded, lead=self._subject.lead)
             known.host_bytes, known.largest_bytes = self._copies.wanted_bytes, self._copies.largest_bytes
 
 
@@ -359,12 +371,20 @@ class ReplayableForward(Forward):
     def enter(self) -> None:
         self.stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, unpack))
 
-    def _pack(self, tensor: torch.Tensor) -> Snapshot | Handle:
+    def _pack(self, tensor: torch.Tensor) -> Snapshot | Handle | Turn:
         step = next(self._steps, None)
         if step is None or not self._is_expected(step, tensor):
             return self._fall_back(step, tensor)
         if step.is_kept_only:
             return tensor, tensor._version
+        if step.is_turn:
+            assert self._program.turn is not None
+            return Turn(self._state, self._program.turn, self._packed(step, tensor))
+        return self._packed(step, tensor)
+
+    def _packed(self, step: PackStep, tensor: torch.Tensor) -> Snapshot | Handle:
+        if step.due is not None:
+            self._state.come_to(step.due)
         if step.is_dropped:
             self._has_dropped = True
             return Handle(self._state, step.packed)

@@ -12,6 +12,7 @@ import torch
 
 from planner.errors import HostMemoryError, PlanMismatchError, ReplayError
 from planner.graph import OUTSIDE
+from planner.link import Staging
 from planner.plan import Plan, Retention, load_plan
 from planner.runtime.forward import (
     AUDIT_INTERVAL,
@@ -42,7 +43,7 @@ class AppliedPlan:
             everything and they have nothing to do.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: Plan, *, host_limit_bytes: int, staging_bytes: int | None) -> None:
+    def __init__(self, model: torch.nn.Module, plan: Plan, *, host_limit_bytes: int, staging: Staging | None) -> None:
         self.plan = plan
         self.forwards = 0
         self.recordings = 0
@@ -51,7 +52,7 @@ class AppliedPlan:
         self._is_paused = False
         device = _device_of(model)
         self.host = HostArena(host_limit_bytes, is_pinned=device.type == "cuda", is_fake=device.type == "meta")
-        self._subject = Subject(model, plan, ModelWatch(model), device, self.host, staging_bytes)
+        self._subject = Subject(model, plan, ModelWatch(model), device, self.host, staging)
         self._known: OrderedDict[Hashable, Known] = OrderedDict()
         self._threads = threading.local()
         self._hooks = [
@@ -208,7 +209,7 @@ def apply(
     plan: Plan | str | Path,
     *,
     host_limit_bytes: int | None = None,
-    staging_bytes: int | None = None,
+    staging: Staging | None = None,
 ) -> AppliedPlan:
     """Put a plan on a live model. Training goes on as before; `remove` takes the plan off.
 
@@ -229,8 +230,9 @@ def apply(
             together; half of the machine's if not given, so that several processes on one need a number. One
             forward's is taken when the first one has been recorded; recorded forwards use ordinary memory. If
             there is none left for another forward in flight, its tensors stay on the device.
-        staging_bytes: the most that is on its way to the host at a time, and on its way back before backward
-            asks for it; twice the largest offloaded storage if not given, in a recorded forward the largest so far.
+        staging: what may be on its way to the host at a time, and on its way back before backward asks for it, and
+            how early the first tensors come back. If not given, that of the plan; if it has none, what
+            `planner.link.Staging.of` says for the largest offloaded storage, in a recorded forward the largest so far.
 
     Raises:
         HostMemoryError: the plan offloads more than the limit; also raised from the first forward in
@@ -245,7 +247,7 @@ def apply(
     _check_plan(model, loaded)
     limit_bytes = default_limit_bytes() if host_limit_bytes is None else host_limit_bytes
     _check_host(loaded, limit_bytes)
-    applied = AppliedPlan(model, loaded, host_limit_bytes=limit_bytes, staging_bytes=staging_bytes)
+    applied = AppliedPlan(model, loaded, host_limit_bytes=limit_bytes, staging=staging or loaded.staging)
     _APPLIED[model] = weakref.ref(applied)
     return applied
 

@@ -5,7 +5,8 @@ own, and what a copy reads or writes is not reused before it is done. On a CPU t
 done when it returns, and the host memory stands beside the allocator, which does not count it.
 
 When memory of the device is taken and given back depends on the order of the program alone: not on how fast a copy
-is, nor on whether there are streams. So the peak of a step is the same number everywhere, and can be predicted.
+is, nor on whether there are streams. So the peak of a step is the same number everywhere, and can be predicted:
+`planner.simulation.transfers` says how.
 
 What it leaves out: choosing what to offload, and moving a value to the host again once it has come back.
 """
@@ -19,12 +20,10 @@ from typing import Any
 import torch
 
 from planner.errors import HostMemoryError
+from planner.link import Staging
+from planner.link import host_bytes as aligned_bytes
 from planner.runtime.host import Block, HostArena
 
-# Copy engines are at their fastest from here on.
-_ALIGNMENT = 256
-# Staging, unless it is given: that many times the largest value of the forward.
-_STAGED_VALUES = 2
 # Less than a value without bytes.
 _NOTHING = -1
 
@@ -75,6 +74,7 @@ class _Leaving:
     """
 
     value: int
+    rank: int
     source: torch.Tensor
     version: int
     stream: Any
@@ -104,8 +104,7 @@ class HostCopies:
     Args:
         arena: where it goes.
         streams: for the copies.
-        staging_bytes: the most that may be on its way out, and on its way back before it is asked for; a few of the
-            largest values if None.
+        staging: what may be on its way; for the largest value, what `Staging.of` says if None.
         host_bytes: what `wanted_bytes` was when this forward was recorded; None while it is.
         largest_bytes: what it was then; while a forward is recorded, it is that of the values so far.
 
@@ -120,7 +119,7 @@ class HostCopies:
         arena: HostArena,
         streams: Streams,
         *,
-        staging_bytes: int | None,
+        staging: Staging | None,
         host_bytes: int | None,
         largest_bytes: int = 0,
     ) -> None:
@@ -129,7 +128,7 @@ class HostCopies:
         self.reason: HostMemoryError | None = None
         self._arena = arena
         self._streams = streams
-        self._staging_bytes = staging_bytes
+        self._given_staging = staging
         self._host_bytes = host_bytes
         self._block: Block | None = None
         self._is_settled = False
@@ -137,6 +136,7 @@ class HostCopies:
         self._queue: list[int] | None = None  # what to fetch ahead, the next one last
         self._leaving: deque[_Leaving] = deque()
         self._leaving_bytes = 0
+        self._rank = 0  # of the packing at hand
         self._arriving: dict[int, _Arriving] = {}
         self._arriving_bytes = 0
         self._spoiled: set[int] = set()
@@ -156,6 +156,12 @@ class HostCopies:
         self._give_back()
 
     # -- forward ---------------------------------------------------------------------------------------------
+
+    def come_to(self, rank: int) -> None:
+        """Forward has come to the packing of that rank: sources that left long before it go."""
+        self._rank = rank
+        while self._leaving and self._leaving[0].rank < rank - self._staging.lead:
+            self._let_oldest_go()
 
     def store(self, value: int, tensor: torch.Tensor) -> bool:
         """Copy the whole storage behind a tensor to the host, once per value; whether it is there now."""
@@ -179,14 +185,14 @@ class HostCopies:
             copied=copied,
         )
         self._arena.enter(size_bytes)
-        self._let_go_until(self._limit_bytes)
+        self._let_go_until(self._staging.out_bytes)
         return True
 
     def _place(self, size_bytes: int) -> tuple[torch.Tensor, bool] | None:
         """Host memory for a value, and whether it is pinned; None if there is none, for which `reason` says why."""
         start = self.wanted_bytes
         self.largest_bytes = max(self.largest_bytes, size_bytes)
-        self.wanted_bytes += -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+        self.wanted_bytes += aligned_bytes(size_bytes)
         try:
             if self._host_bytes is None:
                 if self.wanted_bytes > self._arena.limit_bytes:
@@ -224,6 +230,7 @@ class HostCopies:
         source = tensor.detach()  # shares the storage and its version, not the graph
         leaving = _Leaving(
             value=value,
+            rank=self._rank,
             source=source,
             version=_version(source),
             stream=stream,
@@ -247,12 +254,15 @@ class HostCopies:
         stays longer: a stream waits for the copy, so that what is put in the source's place is written after it.
         """
         while self._leaving and self._leaving_bytes > allowed_bytes:
-            first = self._leaving.popleft()
-            self._leaving_bytes -= first.size_bytes
-            if first.copied is not None:
-                first.stream.wait_event(first.copied)
-                if _version(first.source) != first.version:
-                    self._spoiled.add(first.value)
+            self._let_oldest_go()
+
+    def _let_oldest_go(self) -> None:
+        first = self._leaving.popleft()
+        self._leaving_bytes -= first.size_bytes
+        if first.copied is not None:
+            first.stream.wait_event(first.copied)
+            if _version(first.source) != first.version:
+                self._spoiled.add(first.value)
 
     # -- backward --------------------------------------------------------------------------------------------
 
@@ -272,7 +282,7 @@ class HostCopies:
             if current != arriving.stream:
                 _bytes_of(arriving.storage).record_stream(current)
         self._remove(value)
-        self._fetch_ahead()
+        self.begin_ahead()
         return arriving.storage
 
     def drop(self, value: int) -> None:
@@ -307,7 +317,7 @@ class HostCopies:
         self._arriving[value] = _Arriving(storage=storage, stream=stream, arrived=arrived)
         self._arriving_bytes += slot.size_bytes
 
-    def _fetch_ahead(self) -> None:
+    def begin_ahead(self) -> None:
         """Begin to fetch what backward will ask for next, as much as staging holds."""
         if not self._is_settled:
             return
@@ -316,7 +326,7 @@ class HostCopies:
         while self._queue:
             slot = self._slots.get(self._queue[-1])
             if slot is not None and self._queue[-1] not in self._arriving:
-                if self._arriving_bytes + slot.size_bytes > self._limit_bytes:
+                if self._arriving_bytes + slot.size_bytes > self._staging.back_bytes:
                     return
                 try:
                     self._start(self._queue[-1])
@@ -325,8 +335,8 @@ class HostCopies:
             self._queue.pop()
 
     @property
-    def _limit_bytes(self) -> int:
-        return _STAGED_VALUES * self.largest_bytes if self._staging_bytes is None else self._staging_bytes
+    def _staging(self) -> Staging:
+        return self._given_staging or Staging.of((self.largest_bytes,))
 
     def _remove(self, value: int) -> None:
         self._arena.enter(-self._slots.pop(value).size_bytes)

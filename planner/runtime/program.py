@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.errors import ReplayError
 from planner.graph import StorageKind
+from planner.link import LEAD
 from planner.plan import Anchor, Decision, Retention
 from planner.problem import STATE_FREE_REPLAY
 from planner.runtime.replay import Replay, made_by, make_replays
@@ -28,6 +29,9 @@ class PackStep:
         is_dropped: it is replayed instead of kept.
         is_offloaded: it goes to the host.
         is_source: replays start from it.
+        is_turn: when it is unpacked, the first values begin to come back from the host.
+        due: its place among all, if something goes to the host here, or has left long enough before for its source to
+            go; otherwise None.
         is_overwritten: forward overwrites it later, so that backward must not read it.
         is_kept_only: it is kept as it is, and that is all: its history does not refer to the node that saves it.
     """
@@ -40,6 +44,8 @@ class PackStep:
     is_dropped: bool
     is_offloaded: bool
     is_source: bool
+    is_turn: bool
+    due: int | None
     is_overwritten: bool
     is_kept_only: bool
 
@@ -55,6 +61,7 @@ class Program:
         readers: per value, how many replayed ops read it.
         sources: the values that replays start from and that each forward has to hold, on the host or here.
         offloaded: the values that go to the host.
+        turn: place in `steps` of the one that is the turn; None if nothing goes to the host.
         statics: names of the parameters and buffers that replays read, in order.
         anchors: by module, call and side, the position and value of each tensor that is held only to start from.
     """
@@ -65,6 +72,7 @@ class Program:
     readers: Mapping[int, int]
     sources: frozenset[int]
     offloaded: frozenset[int]
+    turn: int | None
     statics: tuple[str, ...]
     anchors: Mapping[tuple[str, int, str], Sequence[tuple[int, int]]]
 
@@ -80,7 +88,12 @@ def boundary_of(anchor: Anchor) -> str:
 
 
 def make_program(
-    tape: Tape, is_dropped: Sequence[bool], anchors: Mapping[str, int], is_offloaded: Sequence[bool] = ()
+    tape: Tape,
+    is_dropped: Sequence[bool],
+    anchors: Mapping[str, int],
+    is_offloaded: Sequence[bool] = (),
+    *,
+    lead: int = LEAD,
 ) -> Program:
     """The program that drops and offloads the given packed tensors.
 
@@ -89,6 +102,8 @@ def make_program(
         is_dropped: per packed tensor.
         anchors: value by module boundary, for values that are held besides.
         is_offloaded: per packed tensor; none if empty.
+        lead: sources go so many packings after their values have left, at the latest; and the first values begin to
+            come back when the tensor is unpacked that was packed so many packings after them, or when the last one is.
 
     Raises:
         ReplayError: a dropped tensor cannot be replayed from what remains; names it and the op in the way.
@@ -103,23 +118,32 @@ def make_program(
             replayed[op.record.step] = op
     readers = Counter(value for op in replayed.values() for value in op.reads)
     sources = frozenset(held & {*readers, *dropped})
-    flags = zip(tape.packed, is_dropped, is_offloaded or [False] * len(is_dropped), strict=True)
+    leaves = [
+        flag and packed.window.value in offloaded
+        for packed, flag in zip(tape.packed, is_offloaded or [False] * len(is_dropped), strict=True)
+    ]
+    last = max((place for place, flag in enumerate(leaves) if flag), default=None)
+    due = {place + later for place, flag in enumerate(leaves) if flag for later in (0, lead + 1)}
+    turn = None if last is None else min(last + lead, len(leaves) - 1)
     return Program(
         tape=tape,
         steps=tuple(
             _pack_step(
                 packed,
                 is_dropped=drop,
-                is_offloaded=flag and packed.window.value in offloaded,
+                is_offloaded=flag,
                 is_source=packed.window.value in sources,
+                is_turn=place == turn,
+                due=place if place in due else None,
                 is_overwritten=not packed.is_static and tape.last_versions[packed.window.value] != packed.window.value,
             )
-            for packed, drop, flag in flags
+            for place, (packed, drop, flag) in enumerate(zip(tape.packed, is_dropped, leaves, strict=True))
         ),
         replays=make_replays(replayed.values(), held, tape.static_names),
         readers=readers,
         sources=sources,
         offloaded=offloaded,
+        turn=turn,
         statics=tuple(sorted({tape.static_names[value] for value in readers if value in tape.static_names})),
         anchors=_by_side({boundary: value for boundary, value in anchors.items() if value in sources - offloaded}),
     )
@@ -134,7 +158,14 @@ def _by_side(anchors: Mapping[str, int]) -> Mapping[tuple[str, int, str], Sequen
 
 
 def _pack_step(
-    packed: PackedTensor, *, is_dropped: bool, is_offloaded: bool, is_source: bool, is_overwritten: bool
+    packed: PackedTensor,
+    *,
+    is_dropped: bool,
+    is_offloaded: bool,
+    is_source: bool,
+    is_turn: bool,
+    due: int | None,
+    is_overwritten: bool,
 ) -> PackStep:
     window = packed.window
     is_detached = packed.is_result or is_overwritten
@@ -147,8 +178,10 @@ def _pack_step(
         is_dropped=is_dropped,
         is_offloaded=is_offloaded,
         is_source=is_source,
+        is_turn=is_turn,
+        due=due,
         is_overwritten=is_overwritten,
-        is_kept_only=not (is_dropped or is_offloaded or is_source or is_detached),
+        is_kept_only=not (is_dropped or is_offloaded or is_source or is_turn or due is not None or is_detached),
     )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from planner.errors import PlanMismatchError, RehearsalError, ReplayError
 from planner.graph import op_in_words
+from planner.link import Staging
 from planner.plan import Plan
 from planner.problem import alive_bytes
 from planner.runtime.handle import AppliedPlan, apply
@@ -26,7 +27,7 @@ _MAX_FORWARDS = 8
 _NO_LIMIT = sys.maxsize
 
 
-def rehearse(step: Step, plan: Plan, *, staging_bytes: int | None = None) -> Rehearsal:
+def rehearse(step: Step, plan: Plan, *, staging: Staging | None = None) -> Rehearsal:
     """The peak of the step under the plan, once forwards run from the tape, as they do in training.
 
     What is counted beside the storages that the runtime keeps alive is what a trace of the step counts, by the same
@@ -35,7 +36,7 @@ def rehearse(step: Step, plan: Plan, *, staging_bytes: int | None = None) -> Reh
     Args:
         step: the one that the plan's graph was traced from; the plan is put on its module and taken off again.
         plan: the plan; what it offloads takes no memory here, however much it is.
-        staging_bytes: as for `apply`.
+        staging: as for `apply`.
 
     Raises:
         RehearsalError: the runtime cannot carry the plan out: the plan is for another step, the step differs from run
@@ -44,7 +45,7 @@ def rehearse(step: Step, plan: Plan, *, staging_bytes: int | None = None) -> Reh
     """
     started = time.perf_counter()
     try:
-        with _applied(step.module, plan, staging_bytes) as applied:
+        with _applied(step.module, plan, staging) as applied:
             tracker = _tracked(step, applied)
             memory = accounts(tracker, step.module, step.settings)
     except (PlanMismatchError, ReplayError) as error:
@@ -53,10 +54,10 @@ def rehearse(step: Step, plan: Plan, *, staging_bytes: int | None = None) -> Reh
 
 
 @contextmanager
-def _applied(module: torch.nn.Module, plan: Plan, staging_bytes: int | None) -> Iterator[AppliedPlan]:
+def _applied(module: torch.nn.Module, plan: Plan, staging: Staging | None) -> Iterator[AppliedPlan]:
     """While active, the plan is on the module; gradients are cleared before and after."""
     module.zero_grad(set_to_none=True)
-    applied = apply(module, plan, host_limit_bytes=_NO_LIMIT, staging_bytes=staging_bytes)
+    applied = apply(module, plan, host_limit_bytes=_NO_LIMIT, staging=staging)
     applied.is_watched = True
     try:
         yield applied

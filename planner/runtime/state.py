@@ -1,5 +1,6 @@
 """What one forward holds for its backward: kept tensors, handles of dropped and of offloaded ones, and their replay."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from threading import RLock
 
@@ -48,7 +49,24 @@ def kept(tensor: torch.Tensor) -> Snapshot:
     return without_history(tensor), tensor._version
 
 
-def unpack(packed: Snapshot | Handle) -> torch.Tensor:
+class Turn:
+    """What autograd holds in the place of a tensor with which others may begin to come back from the host.
+
+    Args:
+        state: of its forward.
+        rank: of its packing among all of the forward.
+        packed: what autograd would hold otherwise.
+    """
+
+    __slots__ = ("packed", "rank", "state")
+
+    def __init__(self, state: "ForwardState", rank: int, packed: Snapshot | Handle) -> None:
+        self.state = weakref.ref(state)  # which goes with its handles
+        self.rank = rank
+        self.packed = packed
+
+
+def unpack(packed: Snapshot | Handle | Turn) -> torch.Tensor:
     """The saved tensor, from the host or by replay if it is not at hand.
 
     Raises:
@@ -56,6 +74,11 @@ def unpack(packed: Snapshot | Handle) -> torch.Tensor:
     """
     if type(packed) is Handle:
         return packed.state.restore(packed)
+    if type(packed) is Turn:
+        state = packed.state()
+        if state is not None:
+            state.turn(packed.rank)
+        return unpack(packed.packed)
     tensor, version = packed  # type: ignore[misc]
     if tensor._version != version:
         raise ReplayError(
@@ -118,6 +141,11 @@ class ForwardState:
         """Keep a value for replays to start from; not its history, which refers to what holds this state."""
         self._sources[value] = _snapshot(without_history(tensor))
 
+    def come_to(self, rank: int) -> None:
+        """Forward packs its tensor of that rank."""
+        with self._lock:
+            self._copies.come_to(rank)
+
     def offload(self, value: int, tensor: torch.Tensor) -> bool:
         """Put a value on the host; whether there was place for it."""
         with self._lock:
@@ -141,6 +169,12 @@ class ForwardState:
         self._failure = reason
 
     # -- backward --------------------------------------------------------------------------------------------
+
+    def turn(self, rank: int) -> None:
+        """The tensor of this packing is unpacked: others may begin to come back."""
+        with self._lock:
+            if self.program is not None and self.program.turn == rank:
+                self._copies.begin_ahead()
 
     def restore(self, handle: Handle) -> torch.Tensor:
         """The dropped or offloaded tensor behind a handle.

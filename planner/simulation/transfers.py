@@ -10,7 +10,8 @@ Program order alone decides when memory is taken and given back, never the clock
               the device waits for it. After that, others begin to come back in the reverse order of their last
               packing, as long as what has begun and was not asked for yet fits staging. For the first ones this
               happens before any is asked for: when the tensor is unpacked that was packed `Staging.lead` packings
-              after them.
+              after them, or the last one of the model's forward if there are fewer. Parameters count; if that tensor
+              is never unpacked, nothing happens then.
 
 The clock says only how long each wait takes.
 """

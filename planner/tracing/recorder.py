@@ -76,6 +76,7 @@ class SavedRecord:
     dtype: str
     pack_step: int
     uses: list[list[int]] = field(default_factory=list)
+    unpack_step: int | None = None
 
 
 class _Packed:
@@ -312,6 +313,8 @@ class Recorder(TorchDispatchMode):
         """A fresh tensor of the packed layout, watched until backward lets go of it."""
         # A node unpacks all it saved when its formula begins, and releases it when the formula has ended.
         self._is_in_formula = True
+        if packed.record.unpack_step is None:
+            packed.record.unpack_step = self.step
         if packed.kept is not None:
             return packed.kept
         shape, stride, dtype, device = packed.layout
@@ -426,6 +429,7 @@ class Recorder(TorchDispatchMode):
                 dtype=record.dtype,
                 pack_step=record.pack_step,
                 uses=tuple((unpack, release) for unpack, release in record.uses),
+                unpack_step=record.unpack_step,
             )
             for index, record in enumerate(self.saved)
         )

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from planner.errors import HostMemoryError
+from planner.link import LEAD, STAGED_BACK, STAGED_OUT, Staging
 from planner.plan import Plan, Retention
 from planner.runtime.handle import AppliedPlan, apply
 from planner.runtime.host import Block, HostArena
 from planner.runtime.measure import measure_peak, storage_bytes
 from planner.runtime.offload import HostCopies, Streams
+from planner.runtime.state import ForwardState, Turn, kept, unpack
 from tests.runtime.models import Case, build, difference, loss_of, run_step
 from tests.runtime.plans import mixed, offload_all, recorded, study
 
@@ -190,13 +192,18 @@ def peak(model: nn.Module) -> int:
 def test_the_device_gets_the_offloaded_bytes_back() -> None:
     model = net()
     kept = peak(model)
-    handle = planned(model)
+    handle = planned(model, staging=both_ways(2 * _VALUE_BYTES))
     # Of the values that forward saves, one is needed at the peak and two are back early.
     assert _NET_BYTES - 3 * _VALUE_BYTES == kept - peak(model)
     assert _NET_BYTES == handle.host.peak_bytes
 
 
 _STAGED = (0, 1, 2, 3, 4, 7, 12, 100)
+
+
+def both_ways(size_bytes: int) -> Staging:
+    """As much out as back, in forwards too short for the lead to matter."""
+    return Staging(out_bytes=size_bytes, back_bytes=size_bytes, lead=LEAD)
 
 
 @pytest.fixture(params=["without streams", "with streams"])
@@ -210,7 +217,7 @@ def either_way(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("staged", _STAGED)
 def test_the_peak_of_forward_is_what_staging_says(staged: int) -> None:
     model = net()
-    planned(model, staging_bytes=staged * _VALUE_BYTES)
+    planned(model, staging=both_ways(staged * _VALUE_BYTES))
     x = batch()
     resident = [*model.parameters(), x]
     run = measure_peak(lambda: model(x), resident=resident, device=_CPU)
@@ -243,19 +250,79 @@ def step_bytes(staged: int) -> int:
 @pytest.mark.parametrize("staged", _STAGED)
 def test_the_peak_of_a_step_is_what_staging_says(staged: int) -> None:
     model = net()
-    planned(model, staging_bytes=staged * _VALUE_BYTES)
+    planned(model, staging=both_ways(staged * _VALUE_BYTES))
 
     assert step_bytes(staged) == peak(model)
 
 
-def test_without_a_limit_staging_is_twice_the_largest_value() -> None:
+def test_staging_is_what_the_caller_says_or_else_the_plan_or_else_goes_by_the_largest_value() -> None:
     model = net()
-    peaks = []
-    for options in ({}, {"staging_bytes": 2 * _VALUE_BYTES}, {"staging_bytes": 2 * _VALUE_BYTES - 1}):
-        handle = planned(model, **options)
-        peaks.append(peak(model))
+    plan = offload_all(study(model, {}, (batch(),)))
+    own, other = both_ways(3 * _VALUE_BYTES), both_ways(5 * _VALUE_BYTES)
+    usual = Staging(out_bytes=STAGED_OUT * _VALUE_BYTES, back_bytes=STAGED_BACK * _VALUE_BYTES, lead=LEAD)
+    for planned_staging, given, expected in ((None, None, usual), (own, None, own), (own, other, other)):
+        handle = apply(model, replace(plan, staging=planned_staging), staging=given)
+        used = []
+        for seed in range(3):
+            loss = model(batch(seed))
+            used.append(handle._subject.new_copies(*handle._known.values())._staging)
+            loss.backward()
+        assert expected == used[-1]
         handle.remove()
-    assert peaks[0] == peaks[1] == peaks[2] + _VALUE_BYTES
+
+
+# Where the first values begin to come back. The last one to leave belongs to the third of six layers. After it, the
+# weight and the sine that the next product reads are packed, and then what the next sine reads.
+_OUTPUT, _INPUT = "output", "input"
+_TURNS = {0: (2, _OUTPUT), 1: (3, _INPUT), 2: (3, _INPUT), 3: (3, _OUTPUT), 6: (4, _OUTPUT), 1000: (5, _OUTPUT)}
+
+
+def coming(lead: int, back: int) -> list[tuple[int, str, int]]:
+    """How many values are on their way back when backward passes each layer's output and input."""
+    passed = [(layer, side) for layer in reversed(range(_LAYERS)) for side in (_OUTPUT, _INPUT)][:-1]
+    turn = passed.index(_TURNS[lead])
+    # What belongs to a layer is there when its output is passed.
+    return [(layer, side, min(back, layer, 3) if place >= turn else 0) for place, (layer, side) in enumerate(passed)]
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("lead", _TURNS)
+@pytest.mark.parametrize("back", [0, 1, 3])
+def test_the_first_values_come_back_a_lead_before_they_are_asked_for(lead: int, back: int) -> None:
+    model = net()
+    plan = offload_all(study(model, {}, (batch(),)))
+    decisions = [
+        decision
+        if decision.op == "aten.mm.default" and decision.ordinal < 3
+        else replace(decision, retention=Retention.SAVE)
+        for decision in plan.decisions
+    ]
+    staging = Staging(out_bytes=0, back_bytes=back * _VALUE_BYTES, lead=lead)
+    handle = apply(model, replace(plan, decisions=tuple(decisions), staging=staging))
+    found: list[tuple[int, str, int]] = []
+
+    def watch(layer: int, side: str, tensor: Tensor) -> None:
+        copies = handle._running[-1]._copies  # type: ignore[attr-defined]
+        if tensor.requires_grad:
+            tensor.register_hook(lambda _: found.append((layer, side, len(copies._arriving))))
+
+    for layer, module in enumerate(model.layers):  # type: ignore[arg-type]
+        module.register_forward_pre_hook(lambda _, args, layer=layer: watch(layer, _INPUT, args[0]))
+        module.register_forward_hook(lambda _, __, output, layer=layer: watch(layer, _OUTPUT, output))
+    twin = net()
+    for seed in range(4):
+        found.clear()
+        assert equal(step(twin, batch(seed)), step(model, batch(seed)))
+        assert coming(lead, back) == found, f"forward {seed}"
+    assert (4, 2) == (handle.forwards, handle.recordings)
+
+
+def test_a_tensor_outlives_the_forward_whose_turn_it_was() -> None:
+    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging=None, host_bytes=None)
+    tensor = torch.ones(8)
+    turn = Turn(ForwardState(lambda _: tensor, _CPU, lambda _: None, copies), 0, kept(tensor))
+    assert turn.state() is None
+    assert unpack(turn) is tensor
 
 
 def leaving(copies: HostCopies) -> list[int]:
@@ -269,12 +336,16 @@ def leaving_bytes(handle: AppliedPlan) -> int:
     return found
 
 
+_NARROW = 12
+
+
 class Widening(nn.Module):
     """Layers whose last one is four times as wide as the others."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(_WIDTH, width, bias=False) for width in (_WIDTH, _WIDTH, 4 * _WIDTH))
+        widths = [_WIDTH] * _NARROW + [4 * _WIDTH]
+        self.layers = nn.ModuleList(nn.Linear(_WIDTH, width, bias=False) for width in widths)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -287,17 +358,17 @@ def test_the_largest_value_is_that_of_the_whole_forward_once_it_is_known() -> No
     model = Widening().train()
     handle = apply(model, offload_all(study(model, {}, (batch(),))))
     found: list[int] = []
-    model.layers[2].register_forward_hook(lambda *_: found.append(leaving_bytes(handle)))
+    model.layers[_NARROW].register_forward_hook(lambda *_: found.append(leaving_bytes(handle)))
     for seed in range(4):
         step(model, batch(seed))
     assert 2 == handle.recordings
-    # Forward has packed four values by then; those that follow are of four times their size.
-    assert [2 * _VALUE_BYTES] * 2 + [4 * _VALUE_BYTES] * 2 == found
+    # Two values of each layer; those that follow are of four times their size.
+    assert [STAGED_OUT * _VALUE_BYTES] * 2 + [2 * _NARROW * _VALUE_BYTES] * 2 == found
 
 
 @pytest.mark.usefixtures("either_way")
 def test_what_is_to_leave_is_let_go_in_order_and_no_earlier() -> None:
-    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging_bytes=64, host_bytes=None)
+    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging=both_ways(64), host_bytes=None)
     references = []
 
     def put(value: int, size_bytes: int) -> list[int]:
@@ -322,9 +393,25 @@ def test_what_is_to_leave_is_let_go_in_order_and_no_earlier() -> None:
         assert [value] * size_bytes == back.tolist()
 
 
+@pytest.mark.usefixtures("either_way")
+def test_what_left_long_before_is_let_go_whatever_there_is_room_for() -> None:
+    staging = Staging(out_bytes=10**6, back_bytes=0, lead=3)
+    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging=staging, host_bytes=None)
+    found = []
+    for rank in range(9):
+        copies.come_to(rank)
+        if rank in (0, 1, 4):
+            assert copies.store(rank, torch.full((8,), float(rank)))
+        found.append(leaving(copies))
+
+    # More than three packings after its own, each goes.
+    assert [[0], [0, 1], [0, 1], [0, 1], [1, 4], [4], [4], [4], []] == found
+    copies.settle()
+
+
 def test_what_was_packed_last_comes_back_first() -> None:
     arena = HostArena(_GENEROUS_BYTES, is_pinned=False)
-    copies = HostCopies(arena, Streams(), staging_bytes=64, host_bytes=None)
+    copies = HostCopies(arena, Streams(), staging=both_ways(64), host_bytes=None)
     tensors = [torch.full((8,), float(value)) for value in range(6)]
     for value, tensor in enumerate(tensors):
         assert copies.store(value, tensor)
@@ -442,7 +529,7 @@ def test_memory_that_cannot_be_pinned_is_an_error_that_the_device_forgets(monkey
 
 
 def test_what_comes_back_early_is_left_for_later_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging_bytes=64, host_bytes=None)
+    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging=both_ways(64), host_bytes=None)
     for value in range(3):
         copies.store(value, torch.full((8,), float(value)))
     copies.settle()
@@ -523,7 +610,7 @@ def test_a_forward_that_differs_from_the_recorded_one_is_exact_and_leaves_nothin
 
 
 def test_a_value_that_goes_over_what_was_recorded_is_refused() -> None:
-    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging_bytes=None, host_bytes=1024)
+    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging=None, host_bytes=1024)
     assert copies.store(0, torch.ones(256))
     assert not copies.store(1, torch.ones(1))
     assert copies.reason is not None
@@ -624,7 +711,7 @@ def test_copies_that_run_as_late_as_they_may_are_exact(name: str) -> None:
 @pytest.mark.parametrize("staged", [0, 1, 2, 3, 100])
 def test_sources_are_given_back_while_forward_runs_and_all_of_them_at_its_end(staged: int) -> None:
     model = net()
-    handle = planned(model, staging_bytes=staged * _VALUE_BYTES)
+    handle = planned(model, staging=both_ways(staged * _VALUE_BYTES))
     kept, copies = [], []
 
     def watch(*_: Any) -> None:
@@ -660,7 +747,7 @@ def test_a_forward_that_fails_frees_no_memory_before_it_is_copied() -> None:
     torch.manual_seed(0)
     model = Failing().train()
     twin = copy.deepcopy(model)
-    handle = planned(model, staging_bytes=100 * _VALUE_BYTES)
+    handle = planned(model, staging=both_ways(100 * _VALUE_BYTES))
     model.choice["fails"] = True
     with contextlib.suppress(ArithmeticError):
         model(batch())
@@ -671,7 +758,7 @@ def test_a_forward_that_fails_frees_no_memory_before_it_is_copied() -> None:
 
 @pytest.mark.usefixtures("late_streams")
 def test_what_is_written_to_while_it_is_copied_is_not_used() -> None:
-    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging_bytes=64, host_bytes=None)
+    copies = HostCopies(HostArena(_GENEROUS_BYTES, is_pinned=False), Streams(), staging=both_ways(64), host_bytes=None)
     tensor = torch.ones(8)
     copies.store(0, tensor)
     tensor.add_(1)
@@ -728,7 +815,7 @@ def test_the_peak_of_a_step_on_a_gpu_is_what_staging_says(staged: int) -> None:
     device = torch.device("cuda")
     model = net().to(device)
     x = batch().to(device)
-    apply(model, _gpu_plan(Case(model, lambda: {"x": x})), staging_bytes=staged * _VALUE_BYTES)
+    apply(model, _gpu_plan(Case(model, lambda: {"x": x})), staging=both_ways(staged * _VALUE_BYTES))
     for _ in range(3):
         model(x).backward()
         model.zero_grad(set_to_none=True)
@@ -744,7 +831,7 @@ def test_copies_out_and_back_survive_a_busy_allocator() -> None:
     arena = HostArena(_GENEROUS_BYTES, is_pinned=True)
     size_bytes = 4 * 2**20
     for _ in range(5):
-        copies = HostCopies(arena, Streams(), staging_bytes=None, host_bytes=16 * size_bytes)
+        copies = HostCopies(arena, Streams(), staging=None, host_bytes=16 * size_bytes)
         for value in range(16):
             tensor = torch.full((2**20,), float(value), device=device)
             assert copies.store(value, tensor)

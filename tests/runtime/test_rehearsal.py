@@ -1,6 +1,8 @@
 """A rehearsal, which lets the runtime act, against the timeline, which works out what it should do."""
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -11,13 +13,19 @@ from torch import Tensor, nn
 import planner
 from planner.device import load_device
 from planner.errors import RehearsalError, TraceError
+from planner.graph import OUTSIDE, saved_tensors
+from planner.link import Staging
 from planner.plan import Plan
+from planner.planning import make_plan
 from planner.problem import build_problem
 from planner.runtime.handle import apply
 from planner.runtime.measure import measure_curve, storage_bytes
+from planner.runtime.offload import HostCopies
 from planner.runtime.rehearsal import rehearse
 from planner.simulation.liveness import Timeline, simulate
 from planner.simulation.rehearsal import Rehearsal
+from planner.simulation.tracker import StorageTracker
+from planner.solving.search import Solution, Status
 from planner.spec import from_mapping
 from planner.tracing import Kernels, Step, prepare, prepare_module, trace
 from tests.runtime.models import Case, build, loss_of
@@ -327,7 +335,16 @@ def test_a_model_that_is_recorded_in_each_forward_is_rehearsed_being_recorded() 
 _UNBOUNDED_BYTES = 2**62
 
 
-def curve(case: Case, plan: Plan, staging_bytes: int | None) -> tuple[list[int], int]:
+# More packings than a forward has.
+_WHOLE_FORWARD = 10**6
+
+
+def both_ways(size_bytes: int) -> Staging:
+    """As much out as back, whatever is packed meanwhile."""
+    return Staging(out_bytes=size_bytes, back_bytes=size_bytes, lead=_WHOLE_FORWARD)
+
+
+def curve(case: Case, plan: Plan, staging: Staging | None) -> tuple[list[int], int]:
     """The allocator's bytes after each change of a step that runs from the tape, what was there before included; and
     those on the host.
     """
@@ -338,7 +355,7 @@ def curve(case: Case, plan: Plan, staging_bytes: int | None) -> tuple[list[int],
         loss_of(output).backward()
         return output
 
-    applied = apply(model, plan, staging_bytes=staging_bytes)
+    applied = apply(model, plan, staging=staging)
     for _ in range(3):
         run()
         model.zero_grad(set_to_none=True)
@@ -356,10 +373,10 @@ def offloading(subject: Subject, seeds: int) -> Iterator[Plan]:
     yield from (mixed(subject, seed) for seed in range(seeds))
 
 
-# GPT-2 makes tensors of numbers on the way, of 8 bytes each.
+# GPT-2 makes tensors of numbers on the way, of 8 or 4 bytes each.
 @pytest.mark.parametrize(
     ("name", "seeds", "most_off_bytes"),
-    [("llama", 4, 0), ("bert", 1, 0), ("vit", 1, 0), ("resnet", 1, 0), ("gpt2", 2, 48)],
+    [("llama", 4, 0), ("bert", 1, 0), ("vit", 1, 0), ("resnet", 1, 0), ("gpt2", 2, 56)],
 )
 def test_a_rehearsed_peak_of_a_step_that_offloads_is_the_allocators(name: str, seeds: int, most_off_bytes: int) -> None:
     case = build(name)
@@ -367,11 +384,16 @@ def test_a_rehearsed_peak_of_a_step_that_offloads_is_the_allocators(name: str, s
     subject = subject_of(step)
 
     for place, plan in enumerate(offloading(subject, seeds)):
-        for staging_bytes in (None, 0, 40_000):
-            real, host_bytes = curve(case, plan, staging_bytes)
-            found = rehearse(step, plan, staging_bytes=staging_bytes)
+        for staging in (
+            None,
+            Staging(out_bytes=0, back_bytes=0, lead=0),
+            Staging(out_bytes=40_000, back_bytes=40_000, lead=0),
+            Staging(out_bytes=20_000, back_bytes=60_000, lead=8),
+        ):
+            real, host_bytes = curve(case, plan, staging)
+            found = rehearse(step, plan, staging=staging)
 
-            assert 0 <= max(real) - found.peak_bytes <= most_off_bytes, f"plan {place}, staging {staging_bytes}"
+            assert 0 <= max(real) - found.peak_bytes <= most_off_bytes, f"plan {place}, {staging}"
             assert 0 < host_bytes == found.host_bytes
             if not most_off_bytes:
                 left = iter(real)
@@ -379,12 +401,124 @@ def test_a_rehearsed_peak_of_a_step_that_offloads_is_the_allocators(name: str, s
                 assert all(size in left for size in changes)  # "in" moves the iterator on: the order counts
 
 
+def may_offload(step: Step) -> Subject:
+    """The step with a host to which tensors of any size may go."""
+    graph = trace(step)
+    device = load_device("h100-80gb")
+    return Subject(graph, build_problem(graph, device, host_budget_bytes=10**12, smallest_offload_bytes=1))
+
+
+def plan_that_offloads(
+    subject: Subject, kept: frozenset[int], offloaded: frozenset[int], staging: Staging
+) -> tuple[Plan, Timeline]:
+    timeline = simulate(subject.problem, kept, offloaded=offloaded, staging=staging)
+    solution = Solution(status=Status.FEASIBLE, kept=kept, timeline=timeline, bound_ns=0, gap=1.0, wall_s=0.0)
+    return make_plan(subject.graph, subject.problem, solution, (), budget_bytes=10**12, device="test"), timeline
+
+
+# Times the largest tensor that leaves, out and back, and the lead.
+_STAGINGS = ((16, 2, 48), (1, 1, 3), (2, 4, 0), (0, 0, 10**6), (4, 16, 1))
+
+
+def offloads(subject: Subject, seeds: int) -> Iterator[tuple[Plan, Timeline]]:
+    """Plans that save, replay and offload at random."""
+    problem = subject.problem
+    for seed in range(seeds):
+        chance = random.Random(seed)
+        kept = valid(subject, keep_some(subject, chance.choice((0.3, 0.6, 1.0)), seed))
+        share = chance.choice((0.3, 0.7, 1.0))
+        leave = frozenset(index for index in sorted(kept) if problem.tensors[index].packing and chance.random() < share)
+        out, back, lead = _STAGINGS[seed % len(_STAGINGS)]
+        staging = Staging.of((problem.tensors[index].size_bytes for index in leave), out=out, back=back, lead=lead)
+        yield plan_that_offloads(subject, kept, leave, staging)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_runtime_offloads_as_the_timeline_says(name: str) -> None:
+    step = step_of(name)
+    subject = may_offload(step)
+
+    for plan, timeline in offloads(subject, seeds=5):
+        found = rehearse(step, plan)
+
+        assert (timeline.peak_bytes, 0) == (found.peak_bytes, found.fallbacks)
+        assert 0 < found.host_bytes <= timeline.traffic.host_bytes
+        if found.replays == timeline.replays:  # else there are copies for what replays write to in place
+            assert at_ops(subject, timeline) == found.live_bytes
+
+
+class Scorer(nn.Module):
+    """Its loss is not its own affair; the last thing that it does is a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.GELU()) for _ in range(3))
+        self.head = nn.Linear(32, 48)
+
+    def forward(self, x: Tensor) -> Any:
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x).flatten(0, 1), x
+
+
+def scored(output: Any, _: Any) -> Tensor:
+    scores, hidden = output
+    return scores.mul(2).logsumexp(-1).mean() + hidden.square().mean()
+
+
+def scorer() -> Step:
+    return replace(prepare_module(Scorer(), (torch.randn(4, 16, 32),)), loss=scored)
+
+
+def test_what_a_loss_outside_the_model_saves_neither_leaves_nor_counts() -> None:
+    step = scorer()
+    subject = may_offload(step)
+    inside = [saved for saved in saved_tensors(subject.graph) if saved.module_fqn != OUTSIDE]
+    outside = {saved.value for saved in saved_tensors(subject.graph)} - {saved.value for saved in inside}
+
+    assert len(inside) == len(subject.problem.packs) < len(saved_tensors(subject.graph))
+    assert not any(tensor.packing for tensor in subject.problem.tensors if tensor.value in outside)
+    for plan, timeline in offloads(subject, seeds=20):
+        assert at_ops(subject, timeline) == rehearse(step, plan).live_bytes
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "the loss outside"])
+def test_copies_out_are_waited_for_when_the_models_own_forward_has_ended(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = scorer() if name == "the loss outside" else step_of(name)
+    subject = may_offload(step)
+    problem = subject.problem
+    leave = frozenset(tensor.index for tensor in problem.tensors if tensor.packing)
+    plan, _ = plan_that_offloads(subject, keep_all(subject), leave, Staging.of((1,)))
+    trackers: list[StorageTracker] = []
+    settled: list[int] = []
+
+    class Tracker(StorageTracker):  # type: ignore[no-untyped-call]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            trackers.append(self)
+
+    settle = HostCopies.settle
+
+    def noted(copies: HostCopies) -> None:
+        settled.append(trackers[-1].step if trackers else -1)
+        settle(copies)
+
+    monkeypatch.setattr("planner.runtime.rehearsal.StorageTracker", Tracker)
+    monkeypatch.setattr(HostCopies, "settle", noted)
+    rehearse(step, plan)
+
+    assert problem.settle_step == settled[-1]
+    assert (problem.settle_step < problem.backward_step) == (name == "the loss outside")
+
+
 def test_a_rehearsal_tells_stagings_apart() -> None:
     case = build("llama")
     step = prepare_module(case.model, (), case.batch(), optimizer="none", kernels=Kernels.CPU)
     plan = offload_all(subject_of(step))
 
-    peaks = [rehearse(step, plan, staging_bytes=size).peak_bytes for size in (0, 40_000, 80_000, _UNBOUNDED_BYTES)]
+    peaks = [rehearse(step, plan, staging=both_ways(size)).peak_bytes for size in (0, 40_000, 80_000, _UNBOUNDED_BYTES)]
 
     assert sorted(set(peaks)) == peaks
 
@@ -406,7 +540,7 @@ def test_with_staging_for_all_values_are_away_only_while_nothing_needs_them(name
     for kept in (keep_all(subject), valid(subject, keep_some(subject, 0.5, seed=1))):
         plan = plan_that_keeps(subject, kept)
         without = rehearse(step, plan)
-        found = rehearse(step, offload(plan), staging_bytes=_UNBOUNDED_BYTES)
+        found = rehearse(step, offload(plan), staging=both_ways(_UNBOUNDED_BYTES))
 
         saved = [size for size, _ in groupby(away(without, found))]
         double_bytes = _DOUBLE_BYTES.get(name, 0)
@@ -458,7 +592,7 @@ def test_a_model_that_is_recorded_in_each_forward_is_rehearsed_offloading() -> N
     subject = subject_of(step)
     plan = plan_that_keeps(subject, keep_all(subject))
 
-    without, found = rehearse(step, plan), rehearse(step, offload(plan), staging_bytes=0)
+    without, found = rehearse(step, plan), rehearse(step, offload(plan), staging=both_ways(0))
 
     assert len(without.live_bytes) == len(found.live_bytes)
     # The scaled input, which the first layer reads, and both results of tanh; the larger one comes back first.

@@ -102,6 +102,22 @@ def test_a_node_holds_what_it_saved_until_its_gradients_have_their_shapes(observ
     assert [True] == [release > summed for _, release in saved.uses]
 
 
+def test_a_parameter_is_not_held_but_is_unpacked_before_what_reads_it(observe: Observe) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+    graph = traced_like_a_real_run(module, torch.randn(3, 4), observe=observe)
+
+    table = saved_tensors(graph)
+    (weight,) = (s for s in table if s.module_fqn == "2" and kind_of(graph, s) is StorageKind.PARAMETER)
+    (saved,) = (s for s in table if s.module_fqn == "2" and s.op == "aten.tanh.default")
+    ((unpack, _),) = saved.uses
+    read = next(op.step for op in ops(graph) if op.phase is Phase.BACKWARD and weight.value in op.reads)
+    assert () == weight.uses
+    assert unpack == saved.unpack_step
+    assert weight.unpack_step is not None
+    assert unpack <= weight.unpack_step <= read
+
+
 class _Cube(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
