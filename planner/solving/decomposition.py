@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from planner.blocks import BlockIndex
-from planner.link import LEAD, STAGED_BACK, STAGED_OUT
 from planner.problem import Problem
 from planner.simulation.liveness import Timeline
 from planner.solving.assembly import Assembled, LinkRoom, assemble
@@ -15,7 +14,7 @@ from planner.solving.cells import Chain, cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
-from planner.solving.staging import with_best_staging, with_generous_staging
+from planner.solving.staging import generous, with_best_staging, with_generous_staging
 
 # A division into cells is used if what its cells share is at most this part of all bytes, ...
 _MOST_SHARED = 0.05
@@ -106,7 +105,6 @@ class ChainSolver:
             host_budget_bytes=problem.link.budget_bytes if problem.link else 0,
             size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
         )
-        self._link_room = _link_room(problem, chain)
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
     def solve(self, budget_bytes: int, *, gap: float, deadline: float) -> Decomposed:
@@ -188,16 +186,16 @@ class ChainSolver:
             if self._problem.link is not None:  # what copies nothing waits for nothing
                 for chosen in self._assemble(relaxed, budget_bytes, budget_bytes, LinkRoom(), deadline):
                     best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
-            link = replace(self._link_room, host_price=relaxed.host_price)
+            link = _link_room(self._problem, self._chain, budget_bytes, relaxed.host_price)
             for correction in range(_CORRECTIONS):
                 candidates = self._assemble(relaxed, forward_bytes, window_bytes, link, deadline)
                 if not candidates:
                     break
                 for chosen in candidates:
                     best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
-                generous = with_generous_staging(self._problem, *self._decisions(candidates[0].options))
-                forward_over_bytes = max(0, self._peak(generous, is_forward=True) - budget_bytes)
-                window_over_bytes = max(0, self._peak(generous, is_forward=False) - budget_bytes)
+                roomy = with_generous_staging(self._problem, *self._decisions(candidates[0].options), budget_bytes)
+                forward_over_bytes = max(0, self._peak(roomy, is_forward=True) - budget_bytes)
+                window_over_bytes = max(0, self._peak(roomy, is_forward=False) - budget_bytes)
                 if not (forward_over_bytes or window_over_bytes):
                     break
                 forward_bytes -= forward_over_bytes << correction
@@ -262,30 +260,27 @@ class ChainSolver:
         )
 
 
-def _link_room(problem: Problem, chain: Chain) -> LinkRoom:
+def _link_room(problem: Problem, chain: Chain, budget_bytes: int, host_price: float) -> LinkRoom:
     """Staging for the largest tensor of the most frequent template: few plans move anything larger."""
     if problem.link is None:
         return LinkRoom()
     [(most_frequent, _)] = Counter(cell.template for cell in chain.cells).most_common(1)
     place = next(place for place, cell in enumerate(chain.cells) if cell.template == most_frequent)
     cell = chain.cells[place]
-    longest_ns = max(
-        (
-            problem.link.copy_ns(problem.tensors[index].size_bytes)
-            for index in cell.tensors[: cell.owned]
-            if problem.tensors[index].packing is not None
-        ),
-        default=0,
-    )
+    owned = [problem.tensors[index] for index in cell.tensors[: cell.owned]]
+    largest_bytes = max((tensor.size_bytes for tensor in owned if tensor.packing is not None), default=0)
+    longest_ns = problem.link.copy_ns(largest_bytes)
+    staged = generous(largest_bytes, budget_bytes)
     packings = sum(cell.forward[0] < pack.step <= cell.forward[1] for pack in problem.packs)
     forward_ns = sum(problem.times_ns[slice(*cell.forward)])
     return LinkRoom(
         host_bytes=problem.link.budget_bytes,
         # A copy is waited for when staging is full, or when so many packings have passed.
-        staged_out_ns=min(STAGED_OUT * longest_ns, LEAD * forward_ns // max(1, packings)),
-        staged_back_ns=STAGED_BACK * longest_ns,
+        staged_out_ns=min(staged["out"] * longest_ns, staged["lead"] * forward_ns // max(1, packings)),
+        staged_back_ns=staged["back"] * longest_ns,
         grain_ns=max(1, longest_ns // _GRAINS),
         most_partial=_MOST_LINK_PARTIAL,
+        host_price=host_price,
     )
 
 
