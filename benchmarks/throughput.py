@@ -1,7 +1,7 @@
 """Does a larger micro-batch pay for its recomputation? Tokens per second by micro-batch and by way of checkpointing.
 
     python benchmarks/throughput.py examples/llama-2-7b-throughput.yaml --budget 80GB --batches 16,24,32,48,64
-        [--device h100-80gb] [--time-limit 60] [--goal 2] [--output throughput.json]
+        [--host-budget SIZE] [--device h100-80gb] [--time-limit 60] [--goal 2] [--output throughput.json]
 
 For each micro-batch, the step without checkpointing, with every block checkpointed, and with the solved plan, all from
 the same cost model and simulation; a dash stands for what exceeds the budget. Then the micro-batch that
@@ -55,12 +55,14 @@ class Row:
         return self.tokens / self.step_s
 
 
-def rows_of(spec: RunSpec, budget_bytes: int, device: DeviceProfile, limits: Limits) -> list[Row]:
+def rows_of(
+    spec: RunSpec, budget_bytes: int, host_budget: str | None, device: DeviceProfile, limits: Limits
+) -> list[Row]:
     """The baselines and the plan; none if no plan fits."""
     graph = planner.trace(spec)
     tokens, size = step_info(graph).tokens, spec.batch.micro_batch
     try:
-        plan = solve_graph(graph, budget=budget_bytes, device=device, limits=limits).plan
+        plan = solve_graph(graph, budget=budget_bytes, host_budget=host_budget, device=device, limits=limits).plan
     except InfeasibleError:
         return []
     predicted = plan.predicted
@@ -136,6 +138,7 @@ def main() -> None:
     parser.add_argument("spec")
     parser.add_argument("--budget", default="80GB")
     parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[16, 32, 64])
+    parser.add_argument("--host-budget", metavar="SIZE", help="as of `planner solve`; 0 for no offloading")
     parser.add_argument("--device")
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--goal", type=float, default=2.0, help="how many times the tokens per second")
@@ -148,9 +151,14 @@ def main() -> None:
     rows: list[Row] = []
     for size in arguments.batches:
         print(f"micro-batch {size}", file=sys.stderr, flush=True)
-        rows += rows_of(with_micro_batch(spec, size), budget_bytes, device, limits)
+        rows += rows_of(with_micro_batch(spec, size), budget_bytes, arguments.host_budget, device, limits)
     found = best_throughput(
-        spec, budget=budget_bytes, device=device, limits=limits, report=lambda line: print(line, file=sys.stderr)
+        spec,
+        budget=budget_bytes,
+        host_budget=arguments.host_budget,
+        device=device,
+        limits=limits,
+        report=lambda line: print(line, file=sys.stderr),
     )
     print("\n".join(tables(rows, arguments.goal)), throughput_text(found), sep="\n\n")
     if arguments.output is not None:
