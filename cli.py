@@ -218,7 +218,9 @@ def solve(
             if refusal.graph is not None and isinstance(refusal.error, InfeasibleError):
                 smallest = with_micro_batch(run, refusal.micro_batch)
                 ways_out = (
-                    () if no_advice else _advice(smallest, refusal.error, profile, report=report, verbose=verbose)
+                    ()
+                    if no_advice
+                    else _advice(smallest, refusal.error, host_budget_bytes, profile, report=report, verbose=verbose)
                 )
                 say.infeasible(refusal.error, refusal.graph, profile.name, ways_out, found)
             raise refusal.error
@@ -241,7 +243,9 @@ def solve(
             say.best_so_far(interrupt, graph, budget_bytes, profile.name, trace_s)
             raise
         except InfeasibleError as error:
-            ways_out = () if no_advice else _advice(run, error, profile, report=report, verbose=verbose)
+            ways_out = (
+                () if no_advice else _advice(run, error, host_budget_bytes, profile, report=report, verbose=verbose)
+            )
             say.infeasible(error, graph, profile.name, ways_out)
             raise
     say.plan(outcome, graph, trace_s)
@@ -658,12 +662,20 @@ def _throughput(
 
 
 def _advice(
-    run: "RunSpec", error: InfeasibleError, profile: "DeviceProfile", *, report: Report, verbose: bool
+    run: "RunSpec",
+    error: InfeasibleError,
+    host_budget_bytes: int,
+    profile: "DeviceProfile",
+    *,
+    report: Report,
+    verbose: bool,
 ) -> "tuple[WayOut, ...]":
     from planner.advice import ways_out
 
     with _calm(verbose), _no_exit(run):
-        return ways_out(run, budget_bytes=error.budget_bytes, device=profile, report=report)
+        return ways_out(
+            run, budget_bytes=error.budget_bytes, host_budget=host_budget_bytes, device=profile, report=report
+        )
 
 
 def _is_interrupt(error: BaseException) -> bool:

@@ -16,13 +16,19 @@ _PEAK_TIME_S = 5.0
 
 
 def ways_out(
-    spec: RunSpec, *, budget_bytes: int, device: DeviceProfile, report: Callable[[str], None] = lambda _: None
+    spec: RunSpec,
+    *,
+    budget_bytes: int,
+    host_budget: int | None = None,
+    device: DeviceProfile,
+    report: Callable[[str], None] = lambda _: None,
 ) -> tuple[WayOut, ...]:
     """The cheapest changes that this spec has, those that fit first; fewer if it has fewer.
 
     Args:
         spec: the run that does not fit.
         budget_bytes: what it should fit into.
+        host_budget: see `planner.solve`.
         device: for the cost model.
         report: called with a line of progress.
     """
@@ -35,7 +41,10 @@ def ways_out(
                 graph = trace_spec(changed)
             except PlannerError:  # not every model runs with every change
                 break
-            peak = smallest_peak(graph, device, time_s=_PEAK_TIME_S).timeline.peak_bytes
+            lowest = smallest_peak(
+                graph, device, host_budget=host_budget, enough_bytes=budget_bytes, time_s=_PEAK_TIME_S
+            )
+            peak = lowest.timeline.peak_bytes
             best = WayOut(change=change, effect=effect, peak_bytes=peak, fits=peak <= budget_bytes)
             if best.fits:
                 break

@@ -235,14 +235,30 @@ def _over_budget(graph: OpGraph, rounds: list[_Round], budget_bytes: int) -> Inf
     )
 
 
-def smallest_peak(graph: OpGraph, device: DeviceProfile, *, time_s: float = _LOWEST_PEAK_TIME_S) -> LowestPeak:
-    """The smallest peak that some plan reaches for a traced step, and a bound below it."""
-    problem = build_problem(graph, device, host_budget_bytes=device.host_budget(None))
+def smallest_peak(
+    graph: OpGraph,
+    device: DeviceProfile,
+    *,
+    host_budget: int | None = None,
+    enough_bytes: int = 0,
+    time_s: float = _LOWEST_PEAK_TIME_S,
+) -> LowestPeak:
+    """The smallest peak that some plan reaches for a traced step, and a bound below it.
+
+    Args:
+        graph: of the step.
+        device: it runs on.
+        host_budget: see `solve_graph`.
+        enough_bytes: a plan that peaks at no more will do.
+        time_s: what finding it may take.
+    """
+    problem = build_problem(graph, device, host_budget_bytes=device.host_budget(host_budget))
     return lowest_peak(
         problem,
         limits=Limits(time_s=time_s),
         known=[retained(problem, baseline.kept) for baseline in baselines(problem, graph)],
         chain=chain_solver(problem, block_levels(modules(graph))),
+        enough_bytes=enough_bytes,
     )
 
 
