@@ -32,6 +32,8 @@ _PEAK_GAP = 0.1
 # The plan put together is checked by simulation; if it is over, it is put together again for a smaller budget: smaller
 # by the excess, then by twice the next one, and so on.
 _CORRECTIONS = 8
+# When one fits, so many budgets half way to the last that did not fit are tried.
+_REFINEMENTS = 1
 # Of the plans put together that use the link, so many are simulated: only that says how long they wait for it.
 _CANDIDATES = 6
 # How far the link may be behind is told apart in steps of the longest copy's time by this.
@@ -53,6 +55,14 @@ class Decomposed:
     timeline: Timeline | None
     bound_ns: int
     is_infeasible: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """Limits in forward and in windows, or what is over them."""
+
+    forward_bytes: int
+    window_bytes: int
 
 
 def chain_solver(problem: Problem, levels: Sequence[tuple[str, ...]]) -> "ChainSolver | None":
@@ -180,26 +190,47 @@ class ChainSolver:
 
     def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, deadline: float) -> Decomposed:
         """A plan from the options, if there is one and time to find it."""
-        forward_bytes = window_bytes = budget_bytes
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
+
+        def over(room: _Room, link: LinkRoom) -> _Room | None:
+            """Put plans together; by how much the first is over the budget with generous staging, None without any."""
+            nonlocal best
+            candidates = self._assemble(relaxed, room, link, deadline)
+            for chosen in candidates:
+                best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
+            if not candidates:
+                return None
+            roomy = with_generous_staging(self._problem, *self._decisions(candidates[0].options), budget_bytes)
+            return _Room(
+                forward_bytes=max(0, self._peak(roomy, is_forward=True) - budget_bytes),
+                window_bytes=max(0, self._peak(roomy, is_forward=False) - budget_bytes),
+            )
+
+        whole = _Room(forward_bytes=budget_bytes, window_bytes=budget_bytes)
         with suppress(OutOfTime):
-            if self._problem.link is not None:  # what copies nothing waits for nothing
-                for chosen in self._assemble(relaxed, budget_bytes, budget_bytes, LinkRoom(), deadline):
-                    best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
+            if self._problem.link is not None:
+                over(whole, LinkRoom())  # what copies nothing waits for nothing
             link = _link_room(self._problem, self._chain, budget_bytes, relaxed.host_price)
+            room = too_much = whole
             for correction in range(_CORRECTIONS):
-                candidates = self._assemble(relaxed, forward_bytes, window_bytes, link, deadline)
-                if not candidates:
+                excess = over(room, link)
+                if excess is None or not (excess.forward_bytes or excess.window_bytes):
                     break
-                for chosen in candidates:
-                    best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
-                roomy = with_generous_staging(self._problem, *self._decisions(candidates[0].options), budget_bytes)
-                forward_over_bytes = max(0, self._peak(roomy, is_forward=True) - budget_bytes)
-                window_over_bytes = max(0, self._peak(roomy, is_forward=False) - budget_bytes)
-                if not (forward_over_bytes or window_over_bytes):
-                    break
-                forward_bytes -= forward_over_bytes << correction
-                window_bytes -= window_over_bytes << correction
+                too_much = room
+                room = _Room(
+                    forward_bytes=room.forward_bytes - (excess.forward_bytes << correction),
+                    window_bytes=room.window_bytes - (excess.window_bytes << correction),
+                )
+            for _ in range(_REFINEMENTS if room != too_much else 0):  # the last correction may have been too large
+                middle = _Room(
+                    forward_bytes=(room.forward_bytes + too_much.forward_bytes) // 2,
+                    window_bytes=(room.window_bytes + too_much.window_bytes) // 2,
+                )
+                excess = over(middle, link)
+                if excess is None or excess.forward_bytes or excess.window_bytes:
+                    too_much = middle
+                else:
+                    room = middle
         return best
 
     def _decisions(self, chosen: Sequence[Option]) -> tuple[frozenset[int], frozenset[int]]:
@@ -224,17 +255,15 @@ class ChainSolver:
             return nothing
         return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
 
-    def _assemble(
-        self, relaxed: Relaxed, forward_bytes: int, window_bytes: int, link: LinkRoom, deadline: float
-    ) -> tuple[Assembled, ...]:
+    def _assemble(self, relaxed: Relaxed, room: "_Room", link: LinkRoom, deadline: float) -> tuple[Assembled, ...]:
         """The cheapest plans that the options allow: once one is found, only better ones are looked for, but all."""
 
         def within(slack_ns: float) -> tuple[Assembled, ...]:
             return assemble(
                 self._chain,
                 relaxed.columns,
-                forward_budget_bytes=forward_bytes,
-                window_budget_bytes=window_bytes,
+                forward_budget_bytes=room.forward_bytes,
+                window_budget_bytes=room.window_bytes,
                 link=link,
                 slack_ns=slack_ns,
                 most=_CANDIDATES if self._problem.link else 1,
