@@ -31,7 +31,7 @@ _WORKERS = 1
 # make such models too hard to get any further (4 blocks of Llama have about 100).
 _FLAT_CHOICES = 200
 # The flat search without copies may take this share of the time.
-_WITHOUT_LINK_SHARE = 0.4
+_WITHOUT_LINK_SHARE = 0.7
 # How often a plan for less than the budget is looked for when what copies hold on their way is over it.
 _CORRECTIONS = 6
 # How many plans that cost more than the model thinks are excluded one by one.
