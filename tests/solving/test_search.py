@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -148,6 +149,15 @@ class SlowToStop:
         self.told.set()
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises in Python, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_waits_for_the_solver_to_stop() -> None:
     solver: Any = SlowToStop()
     timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
