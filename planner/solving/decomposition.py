@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from planner.blocks import BlockIndex
-from planner.problem import Problem
+from planner.problem import Problem, without_link
 from planner.simulation.liveness import Timeline
 from planner.solving.assembly import Assembled, LinkRoom, assemble
 from planner.solving.cells import Chain, cut
@@ -117,6 +118,12 @@ class ChainSolver:
         )
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
+    @cached_property
+    def without_copies(self) -> "ChainSolver":
+        """A solver of the same chain where nothing leaves for the host."""
+        here = without_link(self._problem)
+        return ChainSolver(here, cut(here, [cell.ops[0] for cell in self._chain.cells]))
+
     def solve(self, budget_bytes: int, *, gap: float, deadline: float) -> Decomposed:
         """The cheapest plan found within the budget, and a bound that holds for every plan; arguments as `improve`."""
         *_, last = self.improve(budget_bytes, gap=gap, deadline=deadline)
@@ -192,7 +199,7 @@ class ChainSolver:
         """A plan from the options, if there is one and time to find it."""
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
-        def over(room: _Room, link: LinkRoom) -> _Room | None:
+        def over(room: _Room) -> _Room | None:
             """Put plans together; by how much the first is over the budget with generous staging, None without any."""
             nonlocal best
             candidates = self._assemble(relaxed, room, link, deadline)
@@ -207,13 +214,11 @@ class ChainSolver:
             )
 
         whole = _Room(forward_bytes=budget_bytes, window_bytes=budget_bytes)
+        link = _link_room(self._problem, self._chain, budget_bytes, relaxed.host_price)
         with suppress(OutOfTime):
-            if self._problem.link is not None:
-                over(whole, LinkRoom())  # what copies nothing waits for nothing
-            link = _link_room(self._problem, self._chain, budget_bytes, relaxed.host_price)
             room = too_much = whole
             for correction in range(_CORRECTIONS):
-                excess = over(room, link)
+                excess = over(room)
                 if excess is None or not (excess.forward_bytes or excess.window_bytes):
                     break
                 too_much = room
@@ -226,7 +231,7 @@ class ChainSolver:
                     forward_bytes=(room.forward_bytes + too_much.forward_bytes) // 2,
                     window_bytes=(room.window_bytes + too_much.window_bytes) // 2,
                 )
-                excess = over(middle, link)
+                excess = over(middle)
                 if excess is None or excess.forward_bytes or excess.window_bytes:
                     too_much = middle
                 else:

@@ -30,8 +30,9 @@ _WORKERS = 1
 # What decomposition leaves open is not tried flat where tensors may leave and there are more choices than this: copies
 # make such models too hard to get any further (4 blocks of Llama have about 100).
 _FLAT_CHOICES = 200
-# The flat search without copies may take this share of the time.
-_WITHOUT_LINK_SHARE = 0.7
+# Where tensors may leave, plans without copies are looked for first, and may take these parts of the time.
+_WITHOUT_COPIES_IN_BLOCKS = 0.4
+_WITHOUT_COPIES_FLAT = 0.7
 # How often a plan for less than the budget is looked for when what copies hold on their way is over it.
 _CORRECTIONS = 6
 # How many plans that cost more than the model thinks are excluded one by one.
@@ -166,6 +167,11 @@ def _search(
         if plan.timeline.peak_bytes <= budget_bytes:
             best.offer(plan.kept, plan.timeline)
     if chain is not None and not _is_proven(best, limits):
+        if problem.link is not None:  # first plans without copies: they are plans of this problem too, and come fast
+            soon = _part_of_time(_WITHOUT_COPIES_IN_BLOCKS, deadline)
+            for found in chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon):
+                if found.kept is not None and found.timeline is not None:
+                    best.offer(found.kept, found.timeline)
         _decompose(best, budget_bytes, limits, deadline, chain, report)
         if problem.link is not None and best.timeline is not None and len(problem.choices) > _FLAT_CHOICES:
             return
@@ -178,10 +184,9 @@ def _search(
         return
     # Without copies first: what is found is a plan of this problem too, and the model with copies may not find any.
     here = without_link(problem)
-    started = time.monotonic()
     first = _Incumbent(measure=best.measure, kept=best.kept, timeline=best.timeline, moments=dict(best.moments))
     with suppress(OutOfTime):
-        soon = started + _WITHOUT_LINK_SHARE * (deadline - started)
+        soon = _part_of_time(_WITHOUT_COPIES_FLAT, deadline)
         _Flat(here, windows, first, limits, soon, budget_bytes, report).prove()
     if first.kept is not None and first.timeline is not None:
         best.offer(first.kept, first.timeline)
@@ -191,6 +196,12 @@ def _search(
         flat.prove()
         flat.make_room()
         flat.exclude()
+
+
+def _part_of_time(part: float, deadline: float) -> float:
+    """When that part of the time left is over."""
+    now = time.monotonic()
+    return now + part * (deadline - now)
 
 
 def _decompose(
