@@ -539,7 +539,9 @@ class _Answers:
         from planner.reporting.throughput import throughput_document, throughput_text
 
         if self.as_json:
-            _print_json({"status": "interrupted", "plan": None, "throughput": throughput_document(tried)})
+            _print_json(
+                {"status": "interrupted", "interrupted": True, "plan": None, "throughput": throughput_document(tried)}
+            )
         elif not self.is_plan_printed:
             click.echo(throughput_text(tried))
 

@@ -281,7 +281,7 @@ def test_an_interrupted_search_prints_what_is_done_and_writes_nothing(
     assert before == files()
     if as_json:
         found = json.loads(result.stdout)
-        assert ("interrupted", None) == (found["status"], found["plan"])
+        assert ("interrupted", True, None) == (found["status"], found["interrupted"], found["plan"])
         assert [64, 128] == [row["micro_batch"] for row in found["throughput"]["tried"]]
     else:
         assert "INTERRUPTED: 2 micro-batches are done, and none is chosen" in result.stdout
