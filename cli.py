@@ -83,9 +83,12 @@ def _sizes(ctx: click.Context, param: click.Parameter, text: str | None) -> tupl
     """The whole numbers of an option, from 1 and separated by commas."""
     if text is None:
         return None
+    from planner.spec import MAX_SIZE
+
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"{text!r} is not a list of whole numbers from 1, such as 1,2,4.")
+    # Text too long for any size is not read: Python refuses thousands of digits.
+    if not all(part.isdecimal() and len(part) <= len(str(MAX_SIZE)) and 1 <= int(part) <= MAX_SIZE for part in parts):
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers from 1 to {MAX_SIZE:,}, such as 1,2,4.")
     return tuple(int(part) for part in parts)
 
 
@@ -536,7 +539,9 @@ class _Answers:
         from planner.reporting.throughput import throughput_document, throughput_text
 
         if self.as_json:
-            _print_json({"status": "interrupted", "plan": None, "throughput": throughput_document(tried)})
+            _print_json(
+                {"status": "interrupted", "interrupted": True, "plan": None, "throughput": throughput_document(tried)}
+            )
         elif not self.is_plan_printed:
             click.echo(throughput_text(tried))
 
@@ -576,9 +581,15 @@ def _budget(text: str) -> int:
 
 def _host_budget(profile: "DeviceProfile", text: str | None) -> int:
     try:
-        return profile.host_budget(text)
+        budget_bytes = profile.host_budget(text)
     except UnitError as error:
         raise UnitError(f"--host-budget: {error}", text=text or "") from None
+    if budget_bytes > profile.host_memory_bytes:
+        _say(
+            f"warning: the host budget of {text} is more than the {profile.host_memory_bytes / 1e9:.1f} GB of host "
+            f"memory of {profile.name}"
+        )
+    return budget_bytes
 
 
 def _picture_format(path: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import DeviceError, UnitError
-from planner.units import parse_bytes
+from planner.units import as_bytes, parse_bytes
 from planner.validation import check, did_you_mean
 from planner.yaml_source import SourcedDocument, load_yaml
 
@@ -32,7 +32,7 @@ class DeviceProfile:
             key.
         memory_bytes_per_s: Peak device-memory bandwidth.
         host_link_bytes_per_s: What copies to or from pinned host memory reach, in each direction.
-        host_memory_bytes: Memory of the host, for each of its devices.
+        host_memory_bytes: Memory of the host, for each of its devices; 0 for no offloading.
         matmul_efficiency: The fraction of the peak rate that large matrix products reach.
         attention_efficiency: The same for fused attention kernels.
         bandwidth_efficiency: The fraction of the peak bandwidth that streaming kernels reach.
@@ -56,17 +56,13 @@ class DeviceProfile:
         """Bytes of host memory that a plan may use.
 
         Args:
-            asked: bytes, or text with a unit; "0" and 0 for none. None for half of the host's memory, which is what the
-                runtime allows.
+            asked: bytes, or text with a unit; 0 for none, with or without one. None for half of the host's memory,
+                which is what the runtime allows.
 
         Raises:
-            UnitError: the text has no unit.
+            UnitError: the text cannot be read, or the number is negative or not whole.
         """
-        if asked is None:
-            return self.host_memory_bytes // 2
-        if isinstance(asked, str):
-            return 0 if asked.strip() == "0" else parse_bytes(asked)
-        return asked
+        return self.host_memory_bytes // 2 if asked is None else as_bytes(asked, least=0)
 
 
 # The keys that a device described in a spec may leave out.
@@ -146,10 +142,10 @@ def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
     check(document, "device", error_type=DeviceError)
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
     sizes: dict[str, int] = {}
-    for key in ("memory", "host_memory"):
+    for key, least in (("memory", 1), ("host_memory", 0)):
         try:
             if key in data:
-                sizes[key] = parse_bytes(data[key])
+                sizes[key] = parse_bytes(data[key], least=least)
         except UnitError as error:
             raise document.error(str(error), (key,), error_type=DeviceError) from None
     sources = dict(data.get("sources", {}))

@@ -10,8 +10,8 @@ HOST_ALIGNMENT_BYTES = 256
 # early in forward, and little in backward.
 STAGED_OUT = 16
 STAGED_BACK = 4
-# And a copy is waited for so many saved tensors later at the latest, and the first come back so many before they are
-# needed: about three layers of a transformer.
+# And a copy is waited for so many packings later at the latest, and the first come back so many before they are needed.
+# Packings of parameters count: these are about three layers of a transformer.
 LEAD = 128
 
 
@@ -23,8 +23,8 @@ class HostLink:
 
     Attributes:
         bytes_per_s: in each direction.
-        launch_ns: of each copy.
-        budget_bytes: what there is on the host.
+        launch_ns: what each copy takes beside its bytes.
+        budget_bytes: of host memory that a plan may use.
     """
 
     bytes_per_s: float

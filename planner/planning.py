@@ -18,7 +18,7 @@ from planner.simulation.rehearsal import Rehearsal, Rehearse
 from planner.solving.baselines import Baseline, baselines
 from planner.solving.decomposition import ChainSolver, chain_solver
 from planner.solving.search import Limits, LowestPeak, SearchInterrupted, Solution, Status, lowest_peak, solve
-from planner.units import format_bytes, parse_bytes
+from planner.units import as_bytes, format_bytes
 
 _NS_PER_S = 1_000_000_000
 # What finding the smallest reachable peak may take, once the budget has proven too small.
@@ -76,12 +76,12 @@ def solve_graph(
 
     Raises:
         InfeasibleError: no plan fits, or none was found in time or in three rounds; says how low the peak can get.
-        UnitError: the budget has no unit or is not positive.
+        UnitError: a budget cannot be read, or is no whole number of bytes from 1 on (the host's: from 0 on).
         DeviceError: the device is unknown.
         SolveInterrupted: Ctrl-C was pressed; it has the best plan so far. It is a KeyboardInterrupt.
     """
     started = time.monotonic()
-    budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
+    budget_bytes = as_bytes(budget)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     problem = build_problem(graph, profile, host_budget_bytes=profile.host_budget(host_budget))
     known = baselines(problem, graph)

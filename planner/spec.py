@@ -19,6 +19,8 @@ from planner.validation import check, did_you_mean, found
 from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml
 
 MAX_INPUT_ELEMENTS = 10**12
+MAX_SIZE = 10**9  # of an axis, as the schema has it
+_TOO_MANY_ELEMENTS = f"expected at most {MAX_INPUT_ELEMENTS:,} elements in all"
 _AUTOCAST_DTYPES = ("bfloat16", "float16")
 _TRAINING_DTYPES = ("float32", *_AUTOCAST_DTYPES, "float64")
 
@@ -197,22 +199,31 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
         micro_batch: samples, at least 1.
 
     Raises:
-        SpecError: no input's first axis is as long as the micro-batch, so nothing would change.
+        SpecError: no input's first axis is as long as the micro-batch, so nothing would change; or an input would have
+            more elements than a spec may give it.
     """
     if micro_batch == spec.batch.micro_batch:
         return spec
     batched = batched_inputs(spec)
     if spec.inputs and not batched:
-        raise SpecError(
+        raise _inputs_error(
+            spec,
             f"no input has the micro-batch of {spec.batch.micro_batch} as its first axis",
-            path=spec.path,
-            line=spec.lines[("inputs",)].line if ("inputs",) in spec.lines else None,
-            key="inputs",
+            hint="give them their samples there",
         )
     inputs = tuple(
         replace(item, shape=(micro_batch, *item.shape[1:])) if item.name in batched else item for item in spec.inputs
     )
+    for item in inputs:
+        if math.prod(item.shape) > MAX_INPUT_ELEMENTS:
+            message = f"with a micro-batch of {micro_batch}, {item.name}: {_TOO_MANY_ELEMENTS}"
+            raise _inputs_error(spec, message, hint="use a smaller one")
     return replace(spec, batch=replace(spec.batch, micro_batch=micro_batch), inputs=inputs)
+
+
+def _inputs_error(spec: RunSpec, message: str, *, hint: str) -> SpecError:
+    position = spec.lines.get(("inputs",))
+    return SpecError(message, path=spec.path, line=position.line if position else None, key="inputs", hint=hint)
 
 
 def _plain(value: object) -> object:
@@ -313,7 +324,7 @@ def _input(document: SourcedDocument, name: str, data: Mapping[str, Any]) -> Inp
     dtype = _dtype(document, (*key, "dtype"), data["dtype"])
     max_value, fill_value = data.get("max"), data.get("value")
     if math.prod(data["shape"]) > MAX_INPUT_ELEMENTS:
-        raise document.error(f"expected at most {MAX_INPUT_ELEMENTS:,} elements in all", (*key, "shape"))
+        raise document.error(_TOO_MANY_ELEMENTS, (*key, "shape"))
     if max_value is not None and "int" not in dtype:
         raise document.error(f"only integers have a max, and the dtype is {dtype}", (*key, "max"))
     if fill_value is not None and max_value is not None:

@@ -24,8 +24,8 @@ from planner.runtime.rehearsal import rehearse
 from planner.scaling import SharedTraces
 from planner.simulation.rehearsal import Rehearsal
 from planner.solving.search import Limits
-from planner.spec import RunSpec, batched_inputs, with_micro_batch
-from planner.units import format_rate, parse_bytes
+from planner.spec import MAX_SIZE, RunSpec, batched_inputs, with_micro_batch
+from planner.units import as_bytes, format_rate
 
 # A doubling or halving that gains less than this share counts as none: about what the solver's gap leaves open.
 _LEAST_GAIN = 0.001
@@ -172,7 +172,8 @@ def best_throughput(
         InfeasibleError: nothing tried fits; it is that of the smallest micro-batch.
         SpecError: the spec does not say where its inputs have the micro-batch, or the model cannot be built.
         TraceError: the model runs with none of the micro-batches.
-        ValueError: a micro-batch is below 1.
+        ValueError: a micro-batch is below 1, or above what a spec may have.
+        UnitError: see `planner.solve`.
     """
     *_, found = growing_throughput(
         spec,
@@ -205,14 +206,16 @@ def growing_throughput(
     another, or not fit, that one is taken up next.
     """
     given = tuple(micro_batches)
-    if any(size < 1 for size in given):
-        raise ValueError(f"a micro-batch is at least 1, not {min(given)}")
+    for size in given:
+        if not 1 <= size <= MAX_SIZE:
+            raise ValueError(f"a micro-batch is from 1 to {MAX_SIZE:,}, not {size}")
+        with_micro_batch(spec, size)
     own = spec.batch.micro_batch
-    with_micro_batch(spec, own + 1)  # a spec that does not say where it has its samples is refused before any work
+    with_micro_batch(spec, own - 1 or 2)  # a spec that does not say where it has its samples is refused before any work
     profile = device if isinstance(device, DeviceProfile) else _device(spec, device)
     bench = _Bench(
         spec,
-        budget_bytes=parse_bytes(budget) if isinstance(budget, str) else budget,
+        budget_bytes=as_bytes(budget),
         host_budget_bytes=profile.host_budget(host_budget),
         device=profile,
         limits=limits,

@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from operator import index
 from types import MappingProxyType
 
 from planner.errors import UnitError
@@ -65,11 +66,36 @@ _LARGEST_BYTES = 2**63 - 1  # CP-SAT and torch both hold sizes in 64 signed bits
 _LONGEST_SIZE_TEXT = 64
 
 
-def parse_bytes(text: str) -> int:
-    """The bytes that a size such as "40GB", "37.25 GiB" or "512mib" names, rounded down to a whole byte.
+def as_bytes(size: str | int, *, least: int = 1) -> int:
+    """The bytes that a caller names, as a number or in words.
+
+    Args:
+        size: bytes, or text as for `parse_bytes`.
+        least: the fewest bytes that make sense, 0 or 1.
 
     Raises:
-        UnitError: The text has no number, no unit or an unknown one, or names no bytes, less than none, or
+        UnitError: The text cannot be read, or the number is not whole or below the least.
+    """
+    if isinstance(size, str):
+        return parse_bytes(size, least=least)
+    try:
+        size_bytes = index(size)
+    except TypeError:
+        raise UnitError(f"expected whole bytes, or a text such as '40GB', found {size!r}", text=str(size)) from None
+    if size_bytes < least:
+        raise UnitError(_too_few(str(size), least), text=str(size))
+    return size_bytes
+
+
+def parse_bytes(text: str, *, least: int = 1) -> int:
+    """The bytes that a size such as "40GB", "37.25 GiB" or "512mib" names, rounded down to a whole byte.
+
+    Args:
+        text: The size.
+        least: The fewest bytes that make sense: 1, or 0 where none is an answer too, which then needs no unit.
+
+    Raises:
+        UnitError: The text has no number, no unit or an unknown one, or names fewer bytes than the least, or
             more than 64 bits can hold.
     """
     match = _SIZE.fullmatch(text) if len(text) <= _LONGEST_SIZE_TEXT else None
@@ -77,12 +103,17 @@ def parse_bytes(text: str) -> int:
         shown = text if len(text) <= _LONGEST_SIZE_TEXT else text[: _LONGEST_SIZE_TEXT - 1] + "…"
         raise UnitError(f"cannot read {shown!r} as a size; write it like 40GB or 37.5GiB", text=text)
     sign, number, unit_text = match.groups()
-    size_bytes = int(Decimal(number) * _bytes_per_unit(unit_text, number, text))
-    if sign or size_bytes == 0:
-        raise UnitError(f"a size must be at least one byte, found {text!r}", text=text)
+    is_plain_zero = least == 0 and not unit_text and not Decimal(number)
+    size_bytes = 0 if is_plain_zero else int(Decimal(number) * _bytes_per_unit(unit_text, number, text))
+    if sign or size_bytes < least:
+        raise UnitError(_too_few(repr(text), least), text=text)
     if size_bytes > _LARGEST_BYTES:
         raise UnitError(f"{text!r} is more bytes than a 64-bit number can hold", text=text)
     return size_bytes
+
+
+def _too_few(shown: str, least: int) -> str:
+    return f"a size must be at least one byte{'' if least else ', or 0 for none'}, found {shown}"
 
 
 def _bytes_per_unit(unit_text: str, number: str, text: str) -> int:

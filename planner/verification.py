@@ -10,7 +10,7 @@ import torch
 
 from planner.device import load_device
 from planner.errors import PlanMismatchError, ReplayError, SpecError
-from planner.plan import Plan
+from planner.plan import Plan, Retention
 from planner.planning import fingerprint, solve_graph
 from planner.runtime.handle import AppliedPlan, apply
 from planner.runtime.live import LiveRun, make_live
@@ -171,17 +171,24 @@ def _solved_again(spec: RunSpec, plan: Plan, place: torch.device, notes: list[st
         graph = trace_step(step)
     profile = load_device(spec.device, directory=Path(spec.path).parent)
     lowest, highest = _span(plan)
-    share = min(1.0, max(0.0, (plan.budget_bytes - lowest) / max(1, highest - lowest)))
+    place_between = (plan.budget_bytes - lowest) / max(1, highest - lowest)
+    share = min(1.0, max(0.0, place_between))
     solved = partial(solve_graph, graph, host_budget=plan.predicted.host_bytes, device=profile, limits=Limits())
     everything = solved(budget=_UNBOUNDED_BYTES).plan
     here_lowest, here_highest = _span(everything)
     budget = here_lowest + round(share * (here_highest - here_lowest))
-    notes.append(
-        f"solved again for this run's own operators, at the same relative budget: {share:.0%} of the way from the "
-        "lowest baseline's peak to no checkpointing"
-    )
+    if place_between < 0:
+        which = "for the lowest baseline's peak, since the plan's budget is below it"
+    else:
+        which = (
+            f"at the same relative budget: {share:.0%} of the way from the lowest baseline's peak to no checkpointing"
+        )
+    notes.append(f"solved again for this run's own operators, {which}")
     report(f"solving for {budget / 1e9:.3f} GB")
-    return solved(budget=budget, rehearse=partial(rehearse, step), report=report).plan
+    found = solved(budget=budget, rehearse=partial(rehearse, step), report=report).plan
+    if plan.count(Retention.OFFLOAD) and not found.count(Retention.OFFLOAD):
+        notes.append("the plan offloads, and the one solved for here does not: offloading was not tried")
+    return found
 
 
 def _span(plan: Plan) -> tuple[int, int]:

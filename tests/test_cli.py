@@ -281,7 +281,7 @@ def test_an_interrupted_search_prints_what_is_done_and_writes_nothing(
     assert before == files()
     if as_json:
         found = json.loads(result.stdout)
-        assert ("interrupted", None) == (found["status"], found["plan"])
+        assert ("interrupted", True, None) == (found["status"], found["interrupted"], found["plan"])
         assert [64, 128] == [row["micro_batch"] for row in found["throughput"]["tried"]]
     else:
         assert "INTERRUPTED: 2 micro-batches are done, and none is chosen" in result.stdout
@@ -293,6 +293,8 @@ def test_an_interrupted_search_prints_what_is_done_and_writes_nothing(
         (("--micro-batches", "1,2"), "--micro-batches needs --objective throughput"),
         (("--objective", "throughput", "--micro-batches", "1,0"), "'1,0' is not a list of whole numbers from 1"),
         (("--objective", "throughput", "--micro-batches", "many"), "is not a list of whole numbers"),
+        (("--objective", "throughput", "--micro-batches", "1000000001"), "whole numbers from 1 to 1,000,000,000"),
+        (("--objective", "throughput", "--micro-batches", "9" * 5000), "whole numbers from 1 to 1,000,000,000"),
         (("--objective", "speed"), "'speed' is not one of 'time', 'throughput'"),
     ],
 )
@@ -661,6 +663,30 @@ def test_a_spec_that_is_not_there_is_named() -> None:
 )
 def test_a_budget_that_cannot_be_read_says_how_to_write_one(spec: str, budget: str, complaint: str) -> None:
     assert complaint in refused("solve", spec, f"--budget={budget}")
+
+
+@pytest.mark.parametrize("command", [("solve", "--budget=1GB"), ("frontier",)])
+@pytest.mark.parametrize(
+    ("budget", "complaint"),
+    [
+        ("5", "--host-budget: '5' has no unit; write 5GB"),
+        ("-5GB", "--host-budget: a size must be at least one byte, or 0 for none, found '-5GB'"),
+        ("", "--host-budget: cannot read ''"),
+    ],
+)
+def test_a_host_budget_that_cannot_be_read_says_so(
+    spec: str, command: tuple[str, ...], budget: str, complaint: str
+) -> None:
+    assert complaint in refused(command[0], spec, *command[1:], f"--host-budget={budget}")
+
+
+def test_a_host_budget_beyond_the_hosts_memory_is_warned_of(spec: str) -> None:
+    device = Path("small-host.yaml")
+    device.write_text("memory: 80GB\nhost_memory: 8GB\n")
+    result = run("solve", spec, "--budget", "1GB", "--device", str(device), "--host-budget", "9GB", "--quiet")
+
+    assert 0 == result.exit_code
+    assert "warning: the host budget of 9GB is more than the 8.0 GB of host memory of small-host" in result.stderr
 
 
 @pytest.mark.parametrize(

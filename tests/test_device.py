@@ -109,6 +109,9 @@ def test_a_profile_file_that_cannot_be_read_is_an_error_of_the_line_that_names_i
         ("no such file", "absent.yaml"),
         ("'memory' is missing", {}),
         ("memory: '80' has no unit", {"memory": "80"}),
+        ("device: host_memory: '64' has no unit", {"memory": "24GB", "host_memory": "64"}),
+        ("host_memory: expected a size with a unit, such as 250GB, found 64", {"memory": "24GB", "host_memory": 64}),
+        ("host_memory: a size must be at least one byte, or 0 for none", {"memory": "24GB", "host_memory": "-1GB"}),
         ("expected at most 1, found 1.5", {"memory": "1GB", "matmul_efficiency": 1.5}),
         (
             "rate per second of at least 1e6, such as 3.35e12, found nan",
@@ -123,3 +126,14 @@ def test_a_device_that_cannot_be_used_says_why(complaint: str, device: str | dic
     with pytest.raises(DeviceError) as caught:
         load_device(device)
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expected_bytes", "asked"), [(32 * 10**9, None), (5, 5), (0, 0), (0, "0"), (0, "0GB"), (10**9, "1GB")]
+)
+def test_plans_use_half_of_the_hosts_memory_unless_told_otherwise(expected_bytes: int, asked: str | int | None) -> None:
+    assert expected_bytes == load_device({"memory": "24GB", "host_memory": "64GB"}).host_budget(asked)
+
+
+def test_a_host_may_have_nothing_to_spare() -> None:
+    assert 0 == load_device({"memory": "24GB", "host_memory": "0GB"}).host_budget(None)

@@ -272,7 +272,7 @@ def test_a_model_that_does_not_run_is_its_own_error() -> None:
 
 
 def test_a_micro_batch_is_at_least_one() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="from 1 to"):
         planner.best_throughput(small(), budget="1GB", micro_batches=(4, 0))
 
 
@@ -300,6 +300,13 @@ def test_a_spec_without_such_an_axis_is_refused() -> None:
         with_micro_batch(spec, 4)
     with pytest.raises(SpecError):
         planner.best_throughput(spec, budget="1GB")
+
+
+def test_a_micro_batch_beyond_what_a_spec_may_have_is_refused_before_any_work() -> None:
+    with pytest.raises(SpecError, match=r"micro-batch of 1000000000, x0: expected at most .* elements in all"):
+        planner.best_throughput(inputs([32, 4096]), budget="1GB", micro_batches=(32, 10**9))
+    with pytest.raises(ValueError, match="from 1 to 1,000,000,000"):
+        planner.best_throughput(inputs([32, 4096]), budget="1GB", micro_batches=(10**30,))
 
 
 def test_a_plan_that_saves_everything_has_no_recompute(everything_saved_bytes: int) -> None:

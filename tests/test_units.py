@@ -1,5 +1,7 @@
 """Sizes, times and dtype names as people write them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from planner.errors import UnitError
 from planner.units import (
     BYTES_BY_UNIT,
     DTYPE_BYTES,
+    as_bytes,
     format_bytes,
     format_rate,
     format_seconds,
@@ -54,6 +57,19 @@ def test_a_size_that_cannot_be_read_says_why(complaint: str, text: str) -> None:
     with pytest.raises(UnitError, match=complaint) as caught:
         parse_bytes(text)
     assert text == caught.value.text
+
+
+@pytest.mark.parametrize("size", ["0", " 0 ", "0.0", "0GB", "0.1B", 0])
+def test_no_bytes_are_a_size_only_where_that_is_an_answer(size: str | int) -> None:
+    assert 0 == as_bytes(size, least=0)
+    with pytest.raises(UnitError):
+        as_bytes(size)
+
+
+@pytest.mark.parametrize("size", [-1, "-0", "-1GB", "5", "", 1e9, float("nan"), None])
+def test_what_names_no_whole_bytes_is_refused(size: Any) -> None:
+    with pytest.raises(UnitError):
+        as_bytes(size, least=0)
 
 
 @given(st.integers(1, 10**6), st.sampled_from(list(BYTES_BY_UNIT)))

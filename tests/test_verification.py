@@ -10,7 +10,7 @@ import torch
 import planner
 from planner.device import load_device
 from planner.errors import PlanMismatchError, SpecError
-from planner.plan import Plan
+from planner.plan import Plan, Retention
 from planner.planning import Outcome, solve_graph
 from planner.problem import build_problem
 from planner.reporting.verification import verification_document, verification_text
@@ -165,3 +165,19 @@ def test_a_plan_solved_again_may_offload_as_much_as_the_plan_does(
 
     assert () == found.failures
     assert {host_bytes} == set(budgets)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_of_a_plan_was_not_tried_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.verification.Limits", lambda: Limits(time_s=1))
+    run = spec(LLAMA)
+    plan = planner.solve(planner.trace(run), budget=2**60).plan
+    first, *others = plan.decisions
+    lowest_bytes = min(row.peak_bytes for row in plan.baselines)
+    offloading = replace(plan, decisions=(replace(first, retention=Retention.OFFLOAD), *others))
+
+    found = verify(run, replace(offloading, budget_bytes=lowest_bytes - 1), layers=1, steps=1)
+
+    assert () == found.failures
+    assert any("lowest baseline's peak, since the plan's budget is below it" in note for note in found.notes)
+    assert any("offloading was not tried" in note for note in found.notes)

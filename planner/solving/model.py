@@ -126,11 +126,6 @@ class RetentionModel:
         """y[o]."""
         return self._replay[op]
 
-    def forbid_offload(self) -> None:
-        """Nothing lies on the host."""
-        for literal in self._host:
-            self._at_least_one(negation(literal))
-
     def forbid(self, kept: Set[int], offloaded: Set[int]) -> None:
         """This very choice is not made."""
         differs = [
