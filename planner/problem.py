@@ -153,6 +153,11 @@ class Problem:
         return frozenset(tensor.index for tensor in self.tensors if tensor.must_keep)
 
     @property
+    def may_offload(self) -> bool:
+        """Whether any tensor may lie on the host."""
+        return self.link is not None and any(tensor.packing is not None for tensor in self.tensors)
+
+    @property
     def first_return_step(self) -> int:
         """Before the first unpack, nothing comes back from the host."""
         unpacks = [unpack for tensor in self.tensors for unpack, _ in tensor.uses]

@@ -24,6 +24,7 @@ _FEWEST_CELLS = 4
 # Around the options of the relaxed answer, so many more are looked for, and then so many if the plan is still too far
 # from the bound: a whole plan needs steps finer than those that the prices alone produce.
 _FILLS = (16, 53)
+# Fewer where tensors may leave: each is looked for once for every share of `_COPY_SHARES`.
 _LINK_FILLS = (8,)
 # A plan is first looked for this close above the bound, then with ever more room.
 _SLACKS = (0.002, 0.02, 0.2, 10.0)

@@ -36,7 +36,7 @@ _WITHOUT_COPIES_FLAT = 0.7
 # How often a plan for less than the budget is looked for when what copies hold on their way is over it.
 _CORRECTIONS = 6
 # How many plans that cost more than the model thinks are excluded one by one.
-_EXCLUSIONS = 200
+_EXCLUSIONS = 50
 
 
 class Status(StrEnum):
@@ -167,18 +167,18 @@ def _search(
         if plan.timeline.peak_bytes <= budget_bytes:
             best.offer(plan.kept, plan.timeline)
     if chain is not None and not _is_proven(best, limits):
-        if problem.link is not None:  # first plans without copies: they are plans of this problem too, and come fast
+        if problem.may_offload:  # first plans without copies: they are plans of this problem too, and come fast
             soon = _part_of_time(_WITHOUT_COPIES_IN_BLOCKS, deadline)
             for found in chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon):
                 if found.kept is not None and found.timeline is not None:
                     best.offer(found.kept, found.timeline)
         _decompose(best, budget_bytes, limits, deadline, chain, report)
-        if problem.link is not None and best.timeline is not None and len(problem.choices) > _FLAT_CHOICES:
+        if problem.may_offload and best.timeline is not None and len(problem.choices) > _FLAT_CHOICES:
             return
     # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
     _add_violations(best.moments, _everything(problem).timeline, budget_bytes)
     windows = replay_windows(problem)
-    if problem.link is None:
+    if not problem.may_offload:
         with suppress(OutOfTime):
             _Flat(problem, windows, best, limits, deadline, budget_bytes, report).prove()
         return

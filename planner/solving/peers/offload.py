@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from planner.graph import OUTSIDE, OpGraph, saved_tensors, values
 from planner.link import Staging
-from planner.problem import Packing, Problem
+from planner.problem import Pack, Packing, Problem
 from planner.simulation.liveness import demand_schedule, region_schedule, simulate
 from planner.simulation.transfers import Schedule
 from planner.solving.baselines import block_regions, region_inputs
@@ -66,14 +66,19 @@ def _movable(problem: Problem, graph: OpGraph, tensors: Iterable[int]) -> tuple[
 
 
 def _packed(problem: Problem, graph: OpGraph, moved: Sequence[int]) -> Problem:
-    """The problem in which those to move may be: a checkpoint packs its input, which autograd alone may not save."""
+    """The problem in which those to move may be: a checkpoint packs its input, which autograd alone may not save.
+
+    Nothing else is packed in it, so that ranks count those to move.
+    """
     table = values(graph)
     tensors = list(problem.tensors)
     made = sorted(moved, key=lambda index: (table[tensors[index].value].producer or 0, index))
+    packs = []
     for rank, index in enumerate(made):
         step = (table[tensors[index].value].producer or 0) + 1
         tensors[index] = replace(tensors[index], packing=Packing(step=step, first_rank=rank, last_rank=rank))
-    return replace(problem, tensors=tuple(tensors))
+        packs.append(Pack(step=step, unpack_step=min((unpack for unpack, _ in tensors[index].uses), default=None)))
+    return replace(problem, tensors=tuple(tensors), packs=tuple(packs))
 
 
 def _offloaded(
@@ -96,7 +101,7 @@ def _offloaded(
         kept,
         schedule,
         offloaded=frozenset(moved),
-        staging=Staging.of(sizes_bytes, out=staging, back=staging),
+        staging=Staging.of(sizes_bytes, out=staging, back=staging, lead=len(moved)),  # none goes for its age
     )
     if timeline.traffic.host_bytes > problem.link.budget_bytes:
         return None

@@ -63,6 +63,30 @@ def test_with_much_staging_a_slow_link_frees_little() -> None:
     assert 4 * 2000 == free.timeline.peak_bytes
 
 
+def test_nothing_leaves_before_it_is_made_whatever_else_autograd_packs() -> None:
+    ops = [
+        Forward(
+            name="aten.gelu.default",
+            module=f"layers.{place}",
+            sizes={f"{place}": 2000, f"small {place}": 8},
+            reads=(f"{place - 1}",) if place else (),
+            ns=100,
+            saved=(f"small {place}", f"{place}"),
+        )
+        for place in range(6)
+    ]
+    graph, index = step(ops)
+    problem = build_problem(graph, UNIT_DEVICE, host_budget_bytes=10**9)
+
+    found = offload_all(problem, graph)
+
+    assert found is not None
+    made = {index[f"{place}"]: place for place in range(6)}
+    copies = found.timeline.traffic.copies
+    assert 6 == len(copies)
+    assert all(copy.gone_step > made[problem.tensors[copy.tensor].value] for copy in copies)
+
+
 def test_small_tensors_and_those_saved_outside_the_model_stay() -> None:
     ops = [
         Forward(name="aten.gelu.default", module="", sizes={"small": 1000}, saved=("small",)),
