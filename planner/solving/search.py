@@ -27,9 +27,9 @@ _SUBSOLVERS = ("max_lp", "default_lp")
 # One worker that takes turns between the strategies: the answer does not depend on the machine's cores or load, unless
 # the time limit ends it.
 _WORKERS = 1
-# What decomposition leaves open is not tried flat where tensors may leave and there are more choices than this: copies
-# make such models too hard to get any further (4 blocks of Llama have about 100).
-_FLAT_CHOICES = 200
+# Copies make flat models hard. Where tensors may leave and there are more choices than this, what decomposition leaves open
+# is not tried flat, and plans are not excluded one by one: it only takes time.
+_FEW_CHOICES = 30
 # Where tensors may leave, plans without copies are looked for first, and may take these parts of the time.
 _WITHOUT_COPIES_IN_BLOCKS = 0.4
 _WITHOUT_COPIES_FLAT = 0.7
@@ -173,7 +173,7 @@ def _search(
                 if found.kept is not None and found.timeline is not None:
                     best.offer(found.kept, found.timeline)
         _decompose(best, budget_bytes, limits, deadline, chain, report)
-        if problem.may_offload and best.timeline is not None and len(problem.choices) > _FLAT_CHOICES:
+        if problem.may_offload and best.timeline is not None and len(problem.choices) > _FEW_CHOICES:
             return
     # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
     _add_violations(best.moments, _everything(problem).timeline, budget_bytes)
@@ -195,7 +195,8 @@ def _search(
         flat = _Flat(problem, windows, best, limits, deadline, budget_bytes, report)
         flat.prove()
         flat.make_room()
-        flat.exclude()
+        if len(problem.choices) <= _FEW_CHOICES:
+            flat.exclude()
 
 
 def _part_of_time(part: float, deadline: float) -> float:
