@@ -27,8 +27,8 @@ _SUBSOLVERS = ("max_lp", "default_lp")
 # One worker that takes turns between the strategies: the answer does not depend on the machine's cores or load, unless
 # the time limit ends it.
 _WORKERS = 1
-# Copies make flat models hard. Where tensors may leave and there are more choices than this, what decomposition leaves open
-# is not tried flat, and plans are not excluded one by one: it only takes time.
+# Copies make flat models hard. Where tensors may leave and there are more choices than this, what decomposition leaves
+# open is not tried flat, and plans are not excluded one by one: it only takes time.
 _FEW_CHOICES = 30
 # Where tensors may leave, plans without copies are looked for first, and may take these parts of the time.
 _WITHOUT_COPIES_IN_BLOCKS = 0.4
