@@ -618,7 +618,8 @@ def _trace(run: "RunSpec", *, report: Report, verbose: bool) -> "tuple[Step, OpG
     started = time.perf_counter()
     with _imports("tracing a model"), _calm(verbose):
         from planner.tracing import located_in, prepare_spec, trace_step
-    with _calm(verbose), _no_exit(run):
+    # The model's library is imported here: an interrupt as an exception can get lost there, as in `_imports`.
+    with _on_interrupt(_end), _calm(verbose), _no_exit(run):
         step = prepare_spec(run)
         with located_in(run):
             graph = trace_step(step)
