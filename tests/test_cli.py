@@ -938,12 +938,12 @@ def test_what_is_known_when_the_solver_is_interrupted(
 
 
 def test_an_interrupted_rehearsal_shows_the_plan_that_was_rehearsed(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner import cli
+    from planner.commands import solve
 
     budget = f"{peaks(spec)['selective']}B"
     undisturbed = json.loads(run("solve", spec, "--budget", budget, "--json").stdout)
     Path("model.plan.yaml").unlink()
-    monkeypatch.setattr(cli, "_rehearse", interrupt)
+    monkeypatch.setattr(solve, "_rehearse", interrupt)
 
     found = json.loads(run("solve", spec, "--budget", budget, "--json").stdout)
 

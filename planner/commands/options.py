@@ -1,0 +1,98 @@
+"""Options that several commands share, and what their values become."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.commands.output import say
+from planner.errors import UnitError
+
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
+    from planner.spec import RunSpec
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+host_budget_option = click.option(
+    "--host-budget",
+    metavar="SIZE",
+    help="Pinned host memory that offloaded tensors may take; 0 for no offloading [default: half of the device's "
+    "host_memory].",
+)
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+verbose_option = click.option(
+    "--verbose", "-v", is_flag=True, help="Let warnings and log lines of torch and the model through."
+)
+
+
+class Number(click.FloatRange):
+    """A finite number within a range: `FloatRange` alone lets nan pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+def sizes(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """The whole numbers of an option, from 1 and separated by commas."""
+    if text is None:
+        return None
+    from planner.spec import MAX_SIZE
+
+    parts = [part.strip() for part in text.split(",")]
+    # Text too long for any size is not read: Python refuses thousands of digits.
+    if not all(part.isdecimal() and len(part) <= len(str(MAX_SIZE)) and 1 <= int(part) <= MAX_SIZE for part in parts):
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers from 1 to {MAX_SIZE:,}, such as 1,2,4.")
+    return tuple(int(part) for part in parts)
+
+
+def budget_bytes_of(text: str) -> int:
+    """The bytes that `--budget` asks for."""
+    from planner.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except UnitError as error:
+        raise UnitError(f"--budget: {error}", text=text) from None
+
+
+def host_budget_bytes_of(profile: "DeviceProfile", text: str | None) -> int:
+    """The bytes of host memory that `--host-budget` allows; more than the host has is worth a warning."""
+    try:
+        budget_bytes = profile.host_budget(text)
+    except UnitError as error:
+        raise UnitError(f"--host-budget: {error}", text=text or "") from None
+    if budget_bytes > profile.host_memory_bytes:
+        say(
+            f"warning: the host budget of {text} is more than the {profile.host_memory_bytes / 1e9:.1f} GB of host "
+            f"memory of {profile.name}"
+        )
+    return budget_bytes
+
+
+def picture_format_of(path: str) -> str:
+    """The format that a picture file's name asks for, "png" or "svg"."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".png", ".svg"):
+        raise click.BadParameter(f"{path!r} must end in .png or .svg.", param_hint="'--output' / '-o'")
+    return suffix.removeprefix(".")
+
+
+def load_run(path: str) -> "RunSpec":
+    """The run that a spec file describes."""
+    from planner.spec import load
+
+    return load(path)
+
+
+def device_of(run: "RunSpec", chosen: str | None) -> "DeviceProfile":
+    """The device that `--device` names, or else the spec's."""
+    from planner.device import load_device
+
+    if chosen is not None:
+        return load_device(chosen)
+    return load_device(run.device, directory=Path(run.path).parent)
