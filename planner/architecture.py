@@ -383,7 +383,9 @@ def _deepseek(family: str, c: _Config) -> Architecture:
 
 
 def _phi3(c: _Config) -> Architecture:
-    return _llama_like("phi3", c, fused_qkv=True, fused_gate=True, partial_rotary=True, dropout=c.get("resid_pdrop", 0.0))
+    return _llama_like(
+        "phi3", c, fused_qkv=True, fused_gate=True, partial_rotary=True, dropout=c.get("resid_pdrop", 0.0)
+    )
 
 
 def _phi(c: _Config) -> Architecture:

@@ -174,7 +174,15 @@ class Writer:
         return self.tape.op(name, [x, y], x.size, dtype, passes_grad=True)
 
     def linear(
-        self, x: Tensor, name: str, outputs: Size, *, weight: int, bias: bool = False, share: int = 1, frozen: bool | None = None
+        self,
+        x: Tensor,
+        name: str,
+        outputs: Size,
+        *,
+        weight: int,
+        bias: bool = False,
+        share: int = 1,
+        frozen: bool | None = None,
     ) -> Tensor:
         """A linear layer of `weight` elements on this rank; under autocast both sides are cast."""
         c, tape = self.c, self.tape
@@ -188,9 +196,7 @@ class Writer:
         elif c.is_autocast:
             width = size(weight=weight)
             # The cast weight is kept: backward needs it for the gradient of the input.
-            saves.append(
-                tape.op(f"{name}.weight cast", [], width, c.compute_dtype, needs_grad=False)
-            )
+            saves.append(tape.op(f"{name}.weight cast", [], width, c.compute_dtype, needs_grad=False))
         parameter_bytes = 0
         if is_trained:
             saves.append(seen)
@@ -222,7 +228,9 @@ class Writer:
         inputs, outputs = x.size.factors[-1][1], out.size.factors[-1][1]
         a_bytes, b_bytes = round(inputs * lora.rank * element_bytes), round(outputs * lora.rank * element_bytes)
         if lora.fused:
-            down = tape.op(f"{name}.lora", [x], rank, out.dtype, saves=[x], needs_grad=True, parameter_bytes=a_bytes + b_bytes)
+            down = tape.op(
+                f"{name}.lora", [x], rank, out.dtype, saves=[x], needs_grad=True, parameter_bytes=a_bytes + b_bytes
+            )
             return tape.op(f"{name} with lora", [out, down], out.size, out.dtype, passes_grad=False)
         dtype = c.compute_dtype if c.is_autocast else lora.dtype
         seen = self.cast(x, lora.dtype, f"{x.name} for {name}.lora")
@@ -257,7 +265,13 @@ class Writer:
             )
         if c.norm is Kernels.FUSED:
             return tape.op(
-                name, [x], x.size, x.dtype, saves=[x], extra=[(f"{name} rstd", statistics, _FP32)], parameter_bytes=weight_bytes
+                name,
+                [x],
+                x.size,
+                x.dtype,
+                saves=[x],
+                extra=[(f"{name} rstd", statistics, _FP32)],
+                parameter_bytes=weight_bytes,
             )
         full = round(x.size.elements * DTYPE_BYTES[_FP32])
         wide = self.cast(x, _FP32, f"{name} input in float32")
@@ -387,7 +401,9 @@ class Writer:
             both = size(tokens=c.tokens, qkv_width=q_size.factors[1][1] + 2 * kv_size.factors[1][1])
             qkv = self.linear(x, "qkv_proj", both, weight=a.hidden * both.factors[1][1], bias=a.attention_bias)
             q, k, v = (
-                self.tape.op(n, [qkv], s, qkv.dtype) if a.positions is Positions.ROPE and n != "v" else self._part(qkv, n, s)
+                self.tape.op(n, [qkv], s, qkv.dtype)
+                if a.positions is Positions.ROPE and n != "v"
+                else self._part(qkv, n, s)
                 for n, s in (("q", q_size), ("k", kv_size), ("v", kv_size))
             )
         else:
@@ -400,7 +416,9 @@ class Writer:
             q, k = self._head_norm(q, "q_norm"), self._head_norm(k, "k_norm")
         q, k = self.rotary(q, "q"), self.rotary(k, "k")
         out = self.attend(q, k, v)
-        if a.partial_rotary and a.positions is Positions.ROPE:  # joined parts have heads outside tokens, and so the output
+        if (
+            a.partial_rotary and a.positions is Positions.ROPE
+        ):  # joined parts have heads outside tokens, and so the output
             out = self.tape.op("attention output contiguous", [out], out.size, out.dtype)
         out = self.linear(out, "o_proj", self.full_stream(), weight=q_size.factors[1][1] * a.hidden, bias=a.output_bias)
         return self.dropout(out, "attention residual dropout")

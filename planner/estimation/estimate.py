@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from planner.architecture import (
-    Architecture,
     Matrix,
     block_parameters,
     embedding_parameters,
@@ -15,6 +14,7 @@ from planner.costs.static import OPTIMIZER_COSTS, factored_elements, padded_elem
 from planner.estimation.blocks import Computation, Section, block, embedding, head
 from planner.estimation.run import Quantization, Run, Sharding, Step
 from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, moments
+from planner.spec import OptimizerName
 from planner.units import DTYPE_BYTES
 
 # Bytes per element of quantized weights. 4 bits and a float32 scale for each 64 elements; with double quantization the
@@ -59,7 +59,7 @@ def computation_of(run: Run) -> Computation:
         loss=run.loss,
         chunks=run.chunks,
         logits_stay=run.logits_stay,
-        gradient_dtype=run.held_gradient_dtype if run.autocast else run.compute_dtype,
+        gradient_dtype=(run.gradient_dtype or run.parameter_dtype) if run.autocast else run.compute_dtype,
         trains_base=run.adapters is None,
         adapters=run.adapters,
         dequantized_dtype=run.compute_dtype if run.quantization is not None else None,
@@ -76,66 +76,127 @@ def sections_of(run: Run) -> tuple[Section, tuple[Section, ...], Section]:
     return embedding(a, c), (one,) * a.layers, head(a, c)
 
 
-def _units(a: Architecture) -> tuple[tuple[Matrix, ...], list[tuple[Matrix, ...]]]:
-    root = (*embedding_parameters(a), *head_parameters(a))
-    return root, [block_parameters(a, layer) for layer in range(a.layers)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A parameter as the rank holds it.
+
+    Attributes:
+        matrix: its shape; `copies` alike.
+        dtype_bytes: of an element.
+        is_trained: it has a gradient and optimizer state.
+        gathered_bytes: of an element, when it is gathered.
+    """
+
+    matrix: Matrix
+    dtype_bytes: float
+    is_trained: bool
+    gathered_bytes: float
+
+
+def _held(run: Run, matrices: Sequence[Matrix]) -> list[_Held]:
+    """The parameters of a unit, with the adapters of those that have them."""
+    width, compute = DTYPE_BYTES[run.parameter_dtype], DTYPE_BYTES[run.compute_dtype]
+    found: list[_Held] = []
+    for m in matrices:
+        is_quantized = run.quantization is not None and m.is_linear and m.name not in _NEVER_QUANTIZED
+        element = QUANTIZED_BYTES[run.quantization] if is_quantized and run.quantization is not None else width
+        found.append(
+            _Held(
+                matrix=m,
+                dtype_bytes=element,
+                is_trained=run.adapters is None,
+                gathered_bytes=element if is_quantized else compute,
+            )
+        )
+        if run.adapters is not None and m.name in run.adapters.targets:
+            rank, lora = run.adapters.rank, DTYPE_BYTES[run.adapters.dtype]
+            for name, shape in (("lora_A", (rank, m.shape[1])), ("lora_B", (m.shape[0], rank))):
+                adapter = Matrix(name=f"{m.name}.{name}", shape=shape, copies=m.copies)
+                found.append(
+                    _Held(matrix=adapter, dtype_bytes=lora, is_trained=True, gathered_bytes=min(lora, compute))
+                )
+    return found
+
+
+# bitsandbytes leaves the output matrix as it is. Source: transformers, integrations/bitsandbytes.py,
+# `get_keys_to_not_convert`.
+_NEVER_QUANTIZED = frozenset({"lm_head", "router"})
+
+
+def _elements(held: _Held, shards: int) -> int:
+    """Elements on one of the ranks that share it."""
+    return padded_elements(held.matrix.shape, shards) * held.matrix.copies // shards
 
 
 def static_of(run: Run) -> Static:
     """What the rank holds whatever the batch."""
-    a, shared = run.architecture, run.degrees
-    root, blocks = _units(a)
-    everything = [*root, *(m for one in blocks for m in one)]
-    shards = shared.data
-    width = DTYPE_BYTES[run.parameter_dtype]
+    a = run.architecture
+    root = _held(run, (*embedding_parameters(a), *head_parameters(a)))
+    blocks = [_held(run, block_parameters(a, layer)) for layer in range(a.layers)]
+    everything = [*root, *(one for unit in blocks for one in unit)]
+    trained = [one for one in everything if one.is_trained]
+    shards = run.degrees.data
+    of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
+    of_gradients = shards if run.sharding in _SHARDS_GRADIENTS else 1
+    of_optimizer = shards if run.sharding in _SHARDS_OPTIMIZER else 1
 
-    def share(matrices: Sequence[Matrix], divided: bool) -> int:
-        if not divided:
-            return sum(m.elements for m in matrices)
-        return sum(padded_elements(m.shape, shards) * m.copies for m in matrices) // shards
-
-    is_sharded = run.sharding in _FULLY_SHARDED
-    parameters = share(everything, is_sharded)
-    trainable = 0 if run.adapters is not None else parameters
     cost = OPTIMIZER_COSTS["sgd-momentum" if run.momentum else run.optimizer.value]
-    state_elements = share(everything, run.sharding in _SHARDS_OPTIMIZER) if trainable else 0
-    state_width = DTYPE_BYTES[run.state_dtype or run.parameter_dtype]
-    optimizer = round(state_elements * (cost.states * state_width + cost.state_bytes))
-    if run.optimizer.value == "adafactor":
-        optimizer = sum(factored_elements(m.shape) * m.copies for m in everything) * 4 // (shards if is_sharded else 1)
-    gradient_width = DTYPE_BYTES[run.held_gradient_dtype]
-    gathered = _gathering(run, root, blocks) if is_sharded and shards > 1 else Gathering()
+    master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
+    states = transient = masters = gradients = 0.0
+    for one in trained:
+        state_elements = _elements(one, of_optimizer)
+        updated = master or one.dtype_bytes  # what the optimizer reads and writes
+        state_width = DTYPE_BYTES[run.state_dtype] if run.state_dtype is not None else updated
+        if run.optimizer is OptimizerName.ADAFACTOR:
+            states += factored_elements(one.matrix.shape) * one.matrix.copies * DTYPE_BYTES["float32"] / of_optimizer
+        else:
+            states += state_elements * (cost.states * state_width + cost.state_bytes)
+        transient += state_elements * updated * cost.transients
+        masters += state_elements * master
+        gradients += _elements(one, of_gradients) * _gradient_bytes(run, one)
+    is_in_backward = run.in_backward
     return Static(
-        parameters=round(parameters * width),
-        master=0,
-        gradients=round(trainable * gradient_width),
-        optimizer=optimizer,
-        step_transient=round(state_elements * width * cost.transients) if run.step is Step.FOREACH else 0,
-        buckets=round(trainable * gradient_width) if run.sharding is Sharding.DDP else 0,
-        gathering=gathered,
+        parameters=round(sum(_elements(one, of_parameters) * one.dtype_bytes for one in everything)),
+        master=round(masters),
+        gradients=0 if is_in_backward else round(gradients),
+        optimizer=0 if run.offloads_optimizer else round(states),
+        step_transient=round(transient) if run.step is Step.FOREACH and not is_in_backward else 0,
+        buckets=round(gradients) if run.sharding is Sharding.DDP else 0,
+        gathering=_gathering(run, root, blocks) if of_parameters > 1 else Gathering(),
         constants=_constants(run),
     )
 
 
-def _gathering(run: Run, root: Sequence[Matrix], blocks: Sequence[Sequence[Matrix]]) -> Gathering:
-    """What FSDP2 gathers: the root throughout; a block's parameters and the output of its all-gather in forward; in
-    backward its parameters, the next one's all-gather, and the gradients the last one is still reducing.
+def _gradient_bytes(run: Run, one: _Held) -> float:
+    return DTYPE_BYTES[run.gradient_dtype] if run.gradient_dtype is not None else one.dtype_bytes
 
-    Source: `planner.tracing.sharding`, which follows the same steps op by op.
+
+def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]]) -> Gathering:
+    """What fully sharded training gathers.
+
+    FSDP2: the root throughout; a block's parameters and the output of its all-gather in forward; in backward its
+    parameters, the next one's all-gather, and the gradients the last one is still reducing. FSDP1: a block in
+    forward, and the next one besides in backward.
+
+    Source: `planner.tracing.sharding`, which follows FSDP2 op by op; torch/distributed/fsdp/_runtime_utils.py for
+    FSDP1, with its default BACKWARD_PRE prefetch.
     """
-    element = DTYPE_BYTES[run.compute_dtype]
     shards = run.degrees.data
 
-    def size_of(matrices: Sequence[Matrix]) -> int:
-        return round(sum(padded_elements(m.shape, shards) * m.copies for m in matrices) * element)
+    def size_of(unit: Sequence[_Held]) -> int:
+        elements = ((padded_elements(o.matrix.shape, shards) * o.matrix.copies, o.gathered_bytes) for o in unit)
+        return round(sum(count * width for count, width in elements))
 
     largest = max((size_of(one) for one in blocks), default=0)
+    is_new = run.sharding is Sharding.FSDP2
+    trained = [one for unit in blocks for one in unit if one.is_trained]
+    share = _gradient_bytes(run, trained[0]) / DTYPE_BYTES[run.compute_dtype] if trained else 1.0
     return Gathering(
         always=size_of(root),
-        forward=2 * largest,
-        backward=3 * largest,
+        forward=2 * largest if is_new else largest,
+        backward=3 * largest if is_new else 2 * largest,
         prefetch=largest,
-        gradient_share=DTYPE_BYTES[run.held_gradient_dtype] / element / shards,
+        gradient_share=share / shards,
     )
 
 

@@ -141,10 +141,6 @@ class Run:
     offloads_parameters: bool = False
     keeps_random: bool = False
 
-    @property
-    def held_gradient_dtype(self) -> str:
-        return self.gradient_dtype or self.parameter_dtype
-
 
 _EAGER_ATTENTION: Mapping[AttentionKernel, AttentionKind] = {AttentionKernel.EAGER: AttentionKind.EAGER}
 

@@ -212,9 +212,7 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
     # Loss
     head_forward = forward(parts.head.tape, output=parts.head.exit)
     note("loss", head_forward.peak_op, base + left + head_forward.peak_bytes, saved=left)
-    head_back = backward(
-        parts.head.tape, output=parts.head.exit, gradients_stay=not parts.gradients_present
-    )
+    head_back = backward(parts.head.tape, output=parts.head.exit, gradients_stay=not parts.gradients_present)
     held = parts.outputs_bytes
     note(
         "backward",
