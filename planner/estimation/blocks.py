@@ -81,7 +81,8 @@ class Computation:
         norm, activation, rotary: written out or fused.
         loss: how it is computed.
         chunks: of CHUNKED and FUSED_LINEAR losses.
-        logits_stay: the model's output is held until the step ends.
+        upcasts_in_model: the model's output is the float32 copy of the logits (transformers before 4.46).
+        adapter_autocast: adapters are computed under autocast, in the base's dtype.
         gradient_dtype: of parameters' gradients.
         trains_base: the model's own weights are trained.
         adapters: LoRA, or None.
@@ -101,7 +102,8 @@ class Computation:
     rotary: Kernels = Kernels.EAGER
     loss: Loss = Loss.FULL
     chunks: int = 8
-    logits_stay: bool = True
+    upcasts_in_model: bool = False
+    adapter_autocast: bool = False
     gradient_dtype: str = _FP32
     trains_base: bool = True
     adapters: Adapters | None = None
@@ -232,11 +234,12 @@ class Writer:
                 f"{name}.lora", [x], rank, out.dtype, saves=[x], needs_grad=True, parameter_bytes=a_bytes + b_bytes
             )
             return tape.op(f"{name} with lora", [out, down], out.size, out.dtype, passes_grad=False)
-        dtype = c.compute_dtype if c.is_autocast else lora.dtype
+        is_cast = c.is_autocast or c.adapter_autocast
+        dtype = c.compute_dtype if is_cast else lora.dtype
         seen = self.cast(x, lora.dtype, f"{x.name} for {name}.lora")
         if lora.dropout:
             seen = self.dropout(seen, f"{name}.lora dropout")
-        if c.is_autocast or seen.dtype != dtype:
+        if seen.dtype != dtype:
             seen = self.cast(seen, dtype, f"{x.name} cast for {name}.lora")
         down = tape.op(f"{name}.lora_A", [seen], rank, dtype, saves=[seen], needs_grad=True, parameter_bytes=a_bytes)
         up = tape.op(f"{name}.lora_B", [down], out.size, dtype, saves=[down], needs_grad=True, parameter_bytes=b_bytes)
@@ -543,6 +546,7 @@ def head(a: Architecture, c: Computation) -> Section:
         logits = w.point("logits tanh", logits, saves_output=True)
         logits = w.point("logits capped", logits)
     wide = w.cast(logits, _FP32, "logits in float32")
+    output = wide if c.upcasts_in_model else logits
     if c.loss in (Loss.SHIFTED, Loss.FUSED) and a.causal:
         shifted = size(tokens=c.tokens - c.batch, vocab=vocab)
         wide = tape.op("logits shifted", [wide], shifted, _FP32)
@@ -552,7 +556,7 @@ def head(a: Architecture, c: Computation) -> Section:
     else:
         log_softmax = tape.op("log_softmax", [wide], wide.size, _FP32, saves_output=True)
         loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
-    tape.hold(logits)
+    tape.hold(output)
     return Section(tape=tape, entry=x, exit=loss)
 
 

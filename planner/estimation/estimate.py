@@ -58,7 +58,8 @@ def computation_of(run: Run) -> Computation:
         rotary=run.rotary,
         loss=run.loss,
         chunks=run.chunks,
-        logits_stay=run.logits_stay,
+        upcasts_in_model=run.upcasts_in_model,
+        adapter_autocast=run.adapter_autocast,
         gradient_dtype=(run.gradient_dtype or run.parameter_dtype) if run.autocast else run.compute_dtype,
         trains_base=run.adapters is None,
         adapters=run.adapters,
@@ -212,6 +213,7 @@ def step_parts(run: Run) -> StepParts:
     first, blocks, last = sections_of(run)
     vocab = run.architecture.vocab // run.degrees.tensor
     logits = round(run.micro_batch * run.length * vocab * DTYPE_BYTES[run.compute_dtype])
+    is_frozen_fsdp1 = run.sharding is Sharding.FSDP1 and run.degrees.data > 1 and run.adapters is not None
     return StepParts(
         embedding=first,
         blocks=blocks,
@@ -226,6 +228,10 @@ def step_parts(run: Run) -> StepParts:
         outputs_bytes=logits if run.logits_stay else 0,
         inputs_bytes=static.constants,
         keeps_random=run.keeps_random,
+        # FSDP 1 waits for the gradients of each block's inputs with hooks that hold those inputs and gradients until
+        # backward ends, where a block has frozen parameters.
+        # Source: torch/distributed/fsdp/_runtime_utils.py, `_register_post_backward_reshard_only_hook`.
+        per_block_backward_bytes=2 * blocks[0].exit.size_bytes if is_frozen_fsdp1 else 0,
     )
 
 

@@ -92,10 +92,11 @@ class Run:
         checkpointing, group: what blocks keep, and how many make one checkpoint.
         replays_whole: reentrant checkpointing.
         attention, norm, activation, rotary, loss, chunks: kernels.
+        upcasts_in_model: see `Computation`.
         logits_stay: the model's output is held through backward.
         dropout: the model's dropouts are on.
         adapters: LoRA; the base is frozen then.
-        adapters_everywhere: see Adapters.
+        adapter_autocast: see `Computation`.
         quantization: of the frozen base, or None.
         sharding, degrees: parallelism.
         micro_batches: in a pipeline's step.
@@ -129,8 +130,10 @@ class Run:
     rotary: Kernels = Kernels.EAGER
     loss: Loss = Loss.FULL
     chunks: int = 8
+    upcasts_in_model: bool = False
     logits_stay: bool = True
     dropout: bool = True
+    adapter_autocast: bool = False
     adapters: Adapters | None = None
     quantization: Quantization | None = None
     sharding: Sharding = Sharding.NONE

@@ -1,0 +1,1 @@
+"""Published measurements as rows that the closed form can be held against."""
