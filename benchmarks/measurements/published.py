@@ -8,6 +8,7 @@ come from the row. What neither says is a refusal, never a guess.
 import csv
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,57 @@ def _fms(c: Cells, a: Architecture) -> Run:
     )
 
 
-_STACKS: tuple[tuple[str, Callable[[Cells, Architecture], Run]], ...] = (("foundation-model-stack/fms-acceleration", _fms),)
+_LITGPT_CHUNK = 128  # tokens; `lm_head_chunk_size` and `chunk_size` of its scripts
+
+
+def _litgpt(c: Cells, a: Architecture) -> Run:
+    """litgpt's finetuning scripts: its own model, one matrix for q, k and v, chunked loss in the logits' dtype.
+
+    Sources: Lightning-AI/litgpt at the commits in the notes: lit_gpt/model.py (`CausalSelfAttention.forward`, which
+    expands grouped keys and values and joins rotated and plain parts), rmsnorm.py, lora.py (`LoRAQKVLinear`, dropout
+    0.05), utils.py `chunked_cross_entropy`, finetune/lora.py; Lightning's BitsandbytesPrecision, which quantizes every
+    linear layer.
+    """
+    if "Adapter" in c["lora"]:
+        raise Refused("LLaMA-Adapter's prompts and gates are not described")
+    if "inference" in c["optimizer"]:
+        raise Refused("inference, not training: see planner kv")
+    shards = _degree(c)
+    length = re.match(r"<=?(\d+)|(\d+)", c["seq"])
+    if length is None:
+        raise Refused(f"the length is not stated ({c['seq']!r})")
+    tokens = int(length[1] or length[2])
+    adapters = None
+    if c["lora"]:
+        rank = _rank(c)
+        adapters = Adapters(rank=rank, targets=("qkv_proj",), dtype="bfloat16", dropout=True)
+    micro_batch = _int(c, "micro_batch")
+    quantization = {"nf4": Quantization.NF4}.get(c["param_dtype"], _quantization(c))
+    return Run(
+        architecture=replace(a, fused_qkv=True, partial_rotary=True),
+        micro_batch=micro_batch,
+        length=tokens,
+        parameter_dtype="bfloat16",
+        compute_dtype="bfloat16",
+        optimizer=OptimizerName.ADAMW,
+        checkpointing=Checkpointing.BLOCK if c["ac_mode"].startswith("block") else Checkpointing.NONE,
+        attention=AttentionKind.EAGER if a.attention_softcap else AttentionKind.FUSED,
+        norm_in_float32=True,
+        expands_kv=True,
+        loss=Loss.CHUNKED,
+        loss_dtype="bfloat16",
+        chunks=max(1, micro_batch * tokens // _LITGPT_CHUNK),
+        logits_stay=True,
+        adapters=adapters,
+        quantization=quantization,
+        sharding=Sharding.FSDP1 if shards > 1 else Sharding.NONE,
+        degrees=Degrees(data=shards),
+    )
+
+
+_STACKS: tuple[tuple[str, Callable[[Cells, Architecture], Run]], ...] = (("foundation-model-stack/fms-acceleration", _fms),
+    ("Lightning-AI/litgpt", _litgpt),
+)
 
 
 def _stack_of(c: Cells) -> Callable[[Cells, Architecture], Run]:

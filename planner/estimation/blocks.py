@@ -79,7 +79,10 @@ class Computation:
         compute_dtype: of matrix products; autocast when it differs.
         attention: the kind of kernel.
         norm, activation, rotary: written out or fused.
+        norm_in_float32: norms multiply by their weight before they cast back.
+        expands_kv: grouped keys and values are copied for every query head before the kernel.
         loss: how it is computed.
+        loss_dtype: of the logits that the loss sees.
         chunks: of CHUNKED and FUSED_LINEAR losses.
         upcasts_in_model: the model's output is the float32 copy of the logits (transformers before 4.46).
         adapter_autocast: adapters are computed under autocast, in the base's dtype.
@@ -100,7 +103,10 @@ class Computation:
     norm: Kernels = Kernels.EAGER
     activation: Kernels = Kernels.EAGER
     rotary: Kernels = Kernels.EAGER
+    norm_in_float32: bool = False
+    expands_kv: bool = False
     loss: Loss = Loss.FULL
+    loss_dtype: str = _FP32
     chunks: int = 8
     upcasts_in_model: bool = False
     adapter_autocast: bool = False
@@ -282,7 +288,7 @@ class Writer:
         mean = tape.op(f"{name} mean", [square], statistics, _FP32)
         root = tape.op(f"{name} rsqrt", [mean], statistics, _FP32, saves_output=True)
         normed = tape.op(f"{name} normed", [wide, root], x.size, _FP32, saves=[wide, root], backward_bytes=full)
-        if one_plus:  # Gemma multiplies by (1 + weight) in float32, and casts after it
+        if one_plus or c.norm_in_float32:  # as Gemma does, too, with 1 + weight
             scaled = tape.op(
                 f"{name} scaled",
                 [normed],
@@ -349,6 +355,8 @@ class Writer:
         if c.is_autocast:
             q, k, v = (self.cast(t, c.compute_dtype) for t in (q, k, v))
         heads = max(1, self.a.heads // c.tensor_parallel)
+        if c.expands_kv and self.a.kv_heads != self.a.heads:
+            v = tape.op("v expanded", [v], q.size, v.dtype)
         if c.attention is AttentionKind.EAGER:
             return self._attend_eagerly(q, k, v, heads)
         per_head = size(tokens=c.tokens, heads=heads)
@@ -356,7 +364,7 @@ class Writer:
         # Source: flash_api.cpp, `mha_bwd`: softmax_d and a float32 accumulator of q's gradient; where heads are
         # grouped, k's and v's gradients are made for every query head first.
         accumulator = c.batch * rounded * heads * (self.a.head_width + 1) * DTYPE_BYTES[_FP32]
-        expanded = 2 * q.size_bytes if self.a.kv_heads != self.a.heads else 0
+        expanded = 2 * q.size_bytes if k.size.elements < q.size.elements else 0
         return tape.op(
             "attention",
             [q, k, v],
@@ -376,7 +384,7 @@ class Writer:
         Source: transformers, `eager_attention_forward` of modeling_llama.py.
         """
         c, tape = self.c, self.tape
-        if self.a.kv_heads != self.a.heads:
+        if self.a.kv_heads != self.a.heads and not c.expands_kv:
             k = tape.op("k repeated", [k], q.size, k.dtype)
             v = tape.op("v repeated", [v], q.size, v.dtype)
         scores_size = size(batch=c.batch, heads=heads, length=c.length, keys=c.length)
@@ -417,6 +425,8 @@ class Writer:
             q = self.point("q scaled", q)
         if a.qk_norm:
             q, k = self._head_norm(q, "q_norm"), self._head_norm(k, "k_norm")
+        if c.expands_kv and a.kv_heads != a.heads:
+            k = self.tape.op("k expanded", [k], q.size, k.dtype)
         q, k = self.rotary(q, "q"), self.rotary(k, "k")
         out = self.attend(q, k, v)
         if (
@@ -576,15 +586,18 @@ def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:
         loss = tape.op("fused linear cross entropy", [hidden], scalar, _FP32, extra=grads, forward_bytes=chunk)
         return Section(tape=tape, entry=x, exit=loss)
     logits = w.linear(hidden, "lm_head", size(tokens=c.tokens, vocab=vocab), weight=a.hidden * vocab, bias=a.head_bias)
-    chunk = round(part.elements * DTYPE_BYTES[_FP32])
+    chunk = round(part.elements * DTYPE_BYTES[c.loss_dtype])
     log_softmax = tape.op(
         "log_softmax of all chunks",
         [logits],
         logits.size,
-        _FP32,
+        c.loss_dtype,
         saves_output=True,
         forward_bytes=chunk,
-        backward_bytes=2 * chunk,
+        backward_bytes=chunk,
     )
-    loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
+    # Its gradient exists a chunk at a time.
+    small = tape.op("nll_loss", [], scalar, _FP32, saves=[log_softmax], needs_grad=True)
+    del small
+    loss = tape.op("loss", [log_softmax], scalar, _FP32, passes_grad=True)
     return Section(tape=tape, entry=x, exit=loss)

@@ -91,7 +91,8 @@ class Run:
         gradients_persist: gradients are zeroed, not freed, between steps.
         checkpointing, group: what blocks keep, and how many make one checkpoint.
         replays_whole: reentrant checkpointing.
-        attention, norm, activation, rotary, loss, chunks: kernels.
+        attention, norm, activation, rotary, norm_in_float32, expands_kv, loss, loss_dtype, chunks: kernels; see
+            `Computation`.
         upcasts_in_model: see `Computation`.
         logits_stay: the model's output is held through backward.
         dropout: the model's dropouts are on.
@@ -128,7 +129,10 @@ class Run:
     norm: Kernels = Kernels.EAGER
     activation: Kernels = Kernels.EAGER
     rotary: Kernels = Kernels.EAGER
+    norm_in_float32: bool = False
+    expands_kv: bool = False
     loss: Loss = Loss.FULL
+    loss_dtype: str = "float32"
     chunks: int = 8
     upcasts_in_model: bool = False
     logits_stay: bool = True
