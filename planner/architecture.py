@@ -318,10 +318,10 @@ _LEAST_BY_KEY: Mapping[str, int] = {
     **dict.fromkeys(("first_k_dense_replace", "type_vocab_size"), 0),
 }
 _MOST_BY_KEY: Mapping[str, int] = dict.fromkeys(("num_hidden_layers", "n_layer"), _MOST_LAYERS)
-_MAY_BE_NULL = frozenset(
-    ("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_hidden_size", "num_experts")
-    + ("sliding_window", "sliding_window_pattern", "q_lora_rank", "n_shared_experts")
-)
+_MAY_BE_NULL = {
+    *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_hidden_size", "num_experts"),
+    *("sliding_window", "sliding_window_pattern", "q_lora_rank", "n_shared_experts"),
+}
 _LONGEST_SHOWN = 40
 
 
