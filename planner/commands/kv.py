@@ -1,5 +1,6 @@
 """`planner kv`: the KV cache of inference, and what fits beside the weights."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -189,10 +190,10 @@ def _subject(spec: str, device: str | None) -> _Subject:
     from planner.presets import load_preset, preset_names
     from planner.validation import did_you_mean
 
-    path = Path(spec)
-    if path.suffix == ".json":
+    suffix = Path(spec).suffix.lower()
+    if suffix == ".json":
         return _of_config_file(spec, load_device(device or DEFAULT_DEVICE))
-    if path.exists() or path.suffix:
+    if suffix in (".yaml", ".yml") or os.path.exists(spec):
         return _of_spec(spec, device)
     if spec not in preset_names():
         hint = did_you_mean(spec, preset_names(), plural="presets")
@@ -223,9 +224,9 @@ def _of_config_file(spec: str, device: "DeviceProfile") -> _Subject:
     from planner.yaml_source import load_json
 
     config = load_json(spec).data
-    names = config.get("architectures") if isinstance(config, dict) else None
-    if not isinstance(config, dict) or not (isinstance(names, list) and names and isinstance(names[0], str)):
-        message = "expected a config.json of transformers, whose architectures name its class"
+    names = (config.get("architectures") or [config.get("model_type")]) if isinstance(config, dict) else None
+    if not isinstance(config, dict) or not isinstance(names, list) or not isinstance(names[0], str):
+        message = "expected a config.json of transformers, with architectures or a model_type"
         raise SpecError(message, path=spec, hint="or write a spec with model.transformers and model.config_file")
     return _of_config(Path(spec).stem, names[0], config, device, path=spec)
 

@@ -9,7 +9,7 @@ draft model, and pages that some engines enlarge to make layers of different kin
 
 Source: "Efficient Memory Management for Large Language Model Serving with PagedAttention" (arXiv 2309.06180) for blocks
 and shared prefixes; arXiv 1911.02150 (multi-query), 2305.13245 (grouped-query), 2405.04434 section 2.1 (latent);
-vllm/v1/kv_cache_interface.py for windows and vllm/v1/worker/gpu_worker.py for the budget, vLLM 0.11.
+v1/kv_cache_interface.py for windows and v1/worker/gpu_worker.py of vLLM for the budget.
 """
 
 from bisect import bisect_right
@@ -42,7 +42,7 @@ MOST_TOKENS = 2**40  # a sequence longer than that is no answer, but the sign of
 # of their logits: 38.4 to 39.8 in five published logs, Qwen3 0.6B, Llama 3.1 8B, Llama 3.3 70B at TP 2 and
 # gpt-oss 20B (llm-d-benchmark, config_explorer/empirical-vllm-memory-results.md) and Gemma 3 4B (vllm#21489).
 SAMPLING_BYTES_PER_LOGIT = 39
-# EngineArgs.get_batch_defaults of vLLM 0.11: max_num_seqs by device memory; an A100 counts as small.
+# EngineArgs.get_batch_defaults of vLLM: max_num_seqs by device memory; an A100 counts as small.
 _LARGE_DEVICE_BYTES = 70 * 2**30
 _LARGE_DEVICE_SEQUENCES, _SMALL_DEVICE_SEQUENCES = 1024, 256
 

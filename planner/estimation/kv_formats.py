@@ -51,7 +51,7 @@ FORMATS: Mapping[str, KvFormat] = {
             name="int4",
             bits=4,
             scale_bytes=4,
-            source="LMDeploy, KV cache quantization: half-precision scale and zero point per token and head",
+            source="per token and head, as LMDeploy; assumption: scale and zero point in half precision",
         ),
         KvFormat(name="q8_0", bits=8, block_elements=32, scale_bytes=2, source=_GGML),
         KvFormat(name="q5_1", bits=5, block_elements=32, scale_bytes=4, source=_GGML),
