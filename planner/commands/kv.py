@@ -118,15 +118,9 @@ def kv(
     subject = _subject(spec, device)
     a = subject.architecture
     attention = cache.attention_of(a)
-    notes = []
-    if context is None:
-        context = subject.longest_tokens or _ASSUMED_CONTEXT_TOKENS
-        if subject.longest_tokens is None:
-            notes.append(f"the config has no longest context; {context:,} tokens are assumed, --context says otherwise")
-    elif subject.longest_tokens is not None and context > subject.longest_tokens:
-        notes.append(f"the model was made for at most {subject.longest_tokens:,} tokens, its max_position_embeddings")
+    context_tokens, notes = _context(subject, context)
     setting = cache.KvSetting(
-        context_tokens=context,
+        context_tokens=context_tokens,
         how=kv_format(dtype),
         block_tokens=block_size,
         prefix_tokens=shared_prefix,
@@ -140,11 +134,9 @@ def kv(
         memory_bytes=memory_bytes,
         fraction=memory_fraction,
         weights_bytes=weights_bytes,
-        activations_bytes=(
-            cache.activation_peak_bytes(a, memory_bytes)
-            if activations is None
-            else _bytes("--activations", activations, least=0)
-        ),
+        activations_bytes=cache.activation_peak_bytes(a, memory_bytes)
+        if activations is None
+        else _bytes("--activations", activations, least=0),
         reserved_bytes=_bytes("--reserve", reserve, least=0),
     )
     found = cache.fit(a, attention, setting, budget)
@@ -163,7 +155,7 @@ def kv(
         attentions=cache.compare_attentions(a, setting, budget),
         formats=cache.compare_formats(a, setting, budget),
         claim=None if claim is None else _judged(claim, a, setting, budget, sequences or 1),
-        notes=tuple(notes),
+        notes=notes,
     )
     if as_json:
         print_json(kv_document(report))
@@ -183,6 +175,17 @@ class _Subject:
     architecture: "Architecture"
     longest_tokens: int | None
     device: "DeviceProfile"
+
+
+def _context(subject: _Subject, asked: int | None) -> tuple[int, tuple[str, ...]]:
+    """The length of each sequence, and what there is to note about it."""
+    longest = subject.longest_tokens
+    if asked is None and longest is None:
+        note = f"the config has no longest context; {_ASSUMED_CONTEXT_TOKENS:,} tokens are assumed, or --context"
+        return _ASSUMED_CONTEXT_TOKENS, (note,)
+    if asked is not None and longest is not None and asked > longest:
+        return asked, (f"the model was made for at most {longest:,} tokens, its max_position_embeddings",)
+    return asked or longest or _ASSUMED_CONTEXT_TOKENS, ()
 
 
 def _subject(spec: str, device: str | None) -> _Subject:

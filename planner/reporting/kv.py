@@ -392,6 +392,17 @@ def _fitting(report: KvReport) -> list[Figure]:
             source="whole blocks; where layers have windows, of sequences of this length",
         ),
     ]
+    if fit.longest_tokens is not None:
+        layers = " + ".join(f"{group.layers} × {group.token_bytes:,} B × held" for group in fit.groups)
+        found.append(
+            Figure(
+                name="longest single sequence",
+                value=fit.longest_tokens,
+                unit="tokens",
+                formula=f"the most tokens with {layers} ≤ {fit.cache_bytes:,} B",
+                source="held: its tokens in whole blocks, at most those that the layers' window touches",
+            )
+        )
     if (needed_bytes := report.needed_bytes) is not None:
         found.append(
             Figure(
