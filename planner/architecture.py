@@ -95,7 +95,9 @@ class Architecture:
             feed-forward layer; the output matrix.
         fused_qkv, fused_gate: one matrix serves q, k and v; gate and up.
         qk_norm: queries and keys are normalized, over each head's width.
-        dropout: probability of the residual and attention dropouts in training.
+        partial_rotary: positions turn a part of each head, which is then joined to the rest.
+        dropout: probability of the dropouts before residual sums, in training.
+        attention_dropout: of the attention weights.
         attention_softcap, logit_softcap: scores or logits pass a tanh.
         sliding_window: tokens that attention reaches back; 0 for all.
         full_attention_every: with a window, each how many layers attend to everything; 0 for none.
@@ -129,7 +131,9 @@ class Architecture:
     fused_qkv: bool = False
     fused_gate: bool = False
     qk_norm: bool = False
+    partial_rotary: bool = False
     dropout: float = 0.0
+    attention_dropout: float = 0.0
     attention_softcap: bool = False
     logit_softcap: bool = False
     sliding_window: int = 0
@@ -370,7 +374,7 @@ def _llama_like(family: str, c: _Config, **changes: Any) -> Architecture:
         "attention_bias": c.get("attention_bias", False),
         "output_bias": c.get("attention_bias", False),
         "mlp_bias": c.get("mlp_bias", False),
-        "dropout": c.get("attention_dropout", 0.0),
+        "attention_dropout": c.get("attention_dropout", 0.0),
     }
     return Architecture(**{**settings, **changes})
 
@@ -479,6 +483,7 @@ def _phi3(c: _Config) -> Architecture:
         c,
         fused_qkv=True,
         fused_gate=True,
+        partial_rotary=True,
         dropout=c.get("resid_pdrop", 0.0),
         sliding_window=c.get("sliding_window") or 0,
     )
@@ -493,6 +498,7 @@ def _phi(c: _Config) -> Architecture:
         norm=Norm.LAYER,
         norms_per_block=1,
         parallel=True,
+        partial_rotary=True,
         attention_bias=True,
         output_bias=True,
         mlp_bias=True,
@@ -523,6 +529,7 @@ def _gpt2(c: _Config) -> Architecture:
         mlp_bias=True,
         fused_qkv=True,
         dropout=c.get("resid_pdrop", 0.1),
+        attention_dropout=c.get("attn_pdrop", 0.1),
     )
 
 
@@ -547,6 +554,7 @@ def _gpt_neox(c: _Config) -> Architecture:
         activation=c.get("hidden_act", "gelu"),
         norm=Norm.LAYER,
         parallel=c.get("use_parallel_residual", True),
+        partial_rotary=True,
         attention_bias=True,
         output_bias=True,
         mlp_bias=True,
@@ -575,6 +583,7 @@ def _opt(c: _Config) -> Architecture:
         output_bias=True,
         mlp_bias=True,
         dropout=c.get("dropout", 0.1),
+        attention_dropout=c.get("attention_dropout", 0.0),
     )
 
 
@@ -603,6 +612,7 @@ def _falcon(c: _Config) -> Architecture:
         mlp_bias=c.get("bias", False),
         fused_qkv=True,
         dropout=c.get("hidden_dropout", 0.0),
+        attention_dropout=c.get("attention_dropout", 0.0),
     )
 
 
@@ -629,6 +639,7 @@ def _bert(c: _Config) -> Architecture:
         mlp_bias=True,
         head_bias=True,
         dropout=c.get("hidden_dropout_prob", 0.1),
+        attention_dropout=c.get("attention_probs_dropout_prob", 0.1),
         token_types=c.get("type_vocab_size", 2),
     )
 

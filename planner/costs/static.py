@@ -79,7 +79,7 @@ def static_memory(
     trainable = sum(padded_elements(item.shape, fsdp) for item in table if item.is_trainable) // fsdp
     states = trainable * (cost.states * width + cost.state_bytes)
     if optimizer == "adafactor":
-        factored = sum(_factored_elements(item.shape) for item in table if item.is_trainable)
+        factored = sum(factored_elements(item.shape) for item in table if item.is_trainable)
         states = _share(factored * DTYPE_BYTES["float32"], fsdp)
     return StaticMemory(
         parameters_bytes=elements * width + buffer_bytes,
@@ -107,7 +107,7 @@ def _share(size_bytes: int, shards: int) -> int:
     return -(-size_bytes // shards)
 
 
-def _factored_elements(shape: tuple[int, ...]) -> int:
+def factored_elements(shape: tuple[int, ...]) -> int:
     """Elements of Adafactor's second moments: a row and a column per matrix (Shazeer and Stern 2018)."""
     if len(shape) < 2:
         return prod(shape)

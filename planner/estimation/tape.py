@@ -65,6 +65,8 @@ class Op:
         forward_bytes: alive only while it runs.
         backward_bytes: alive only while its backward runs.
         parameter_bytes: gradients of parameters that its backward makes, which stay.
+        is_matmul: a matrix product or attention, whose result selective checkpointing keeps.
+        is_random: dropout.
     """
 
     name: str
@@ -75,10 +77,8 @@ class Op:
     forward_bytes: int
     backward_bytes: int
     parameter_bytes: int
-
-    @property
-    def has_backward(self) -> bool:
-        return bool(self.writes)
+    is_matmul: bool = False
+    is_random: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +111,8 @@ class Tape:
         forward_bytes: int = 0,
         backward_bytes: int = 0,
         parameter_bytes: int = 0,
+        is_matmul: bool = False,
+        is_random: bool = False,
     ) -> Tensor:
         """The output of an op; `extra` are further outputs that are saved, such as statistics.
 
@@ -130,6 +132,8 @@ class Tape:
                 forward_bytes=forward_bytes,
                 backward_bytes=backward_bytes if is_differentiable else 0,
                 parameter_bytes=parameter_bytes,
+                is_matmul=is_matmul,
+                is_random=is_random,
             )
         )
         return output

@@ -1,0 +1,586 @@
+"""What the parts of a transformer do, op by op, as tapes: embedding, blocks, head and loss.
+
+These are the ops of eager PyTorch as the modelling files of transformers issue them, or of fused kernels where a
+`Computation` says so. Every saved tensor has a size in named factors. A traced step of the same model is the
+reference that tests compare with.
+
+Source: transformers 5.24 modelling files (llama, qwen3, gemma2, gpt2, gpt_neox, phi, opt, bert, mixtral) and
+loss/loss_utils.py; torch 2.13 autograd formulas (tools/autograd/derivatives.yaml); flash-attention's `mha_bwd`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planner.architecture import Architecture, Norm, Positions
+from planner.estimation.tape import Size, Tape, Tensor, size
+from planner.units import DTYPE_BYTES
+
+_FP32 = "float32"
+
+
+class Kernels(StrEnum):
+    """Written out in PyTorch ops, or one kernel that keeps only what it must."""
+
+    EAGER = "eager"
+    FUSED = "fused"
+
+
+class AttentionKind(StrEnum):
+    """Fused kernels keep q, k, v, the output and one number per query; eager ones the scores."""
+
+    FUSED = "fused"
+    EAGER = "eager"
+
+
+class Loss(StrEnum):
+    """How cross entropy is computed from the last hidden states.
+
+    FULL: logits of all tokens, in float32. SHIFTED: the same with a contiguous copy of them without each last token.
+    FUSED: one kernel on float32 logits that leaves the gradient in their place. CHUNKED: a few tokens' logits at a
+    time, their logits and gradients kept. FUSED_LINEAR: the output matrix and the loss in one, gradients made in
+    forward.
+    """
+
+    FULL = "full"
+    SHIFTED = "shifted"
+    FUSED = "fused"
+    CHUNKED = "chunked"
+    FUSED_LINEAR = "fused-linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """LoRA matrices beside frozen linear layers.
+
+    Attributes:
+        rank: of each.
+        targets: the linear layers that have them.
+        dtype: they are held in.
+        dropout: before them.
+        fused: one kernel with the base layer, which keeps the input alone.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    dtype: str
+    dropout: bool = False
+    fused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """How a block computes.
+
+    Attributes:
+        batch: sequences.
+        length: tokens of each, on this rank.
+        parameter_dtype: of the weights an op sees.
+        compute_dtype: of matrix products; autocast when it differs.
+        attention: the kind of kernel.
+        norm, activation, rotary: written out or fused.
+        loss: how it is computed.
+        chunks: of CHUNKED and FUSED_LINEAR losses.
+        logits_stay: the model's output is held until the step ends.
+        gradient_dtype: of parameters' gradients.
+        trains_base: the model's own weights are trained.
+        adapters: LoRA, or None.
+        dequantized_dtype: weights are held quantized, and made into this for each use; None if they are not.
+        tensor_parallel: ranks that share each matrix.
+        sequence_parallel: norms and residuals are shared, too.
+        dropout: the model's dropouts are on.
+    """
+
+    batch: int
+    length: int
+    parameter_dtype: str
+    compute_dtype: str
+    attention: AttentionKind = AttentionKind.FUSED
+    norm: Kernels = Kernels.EAGER
+    activation: Kernels = Kernels.EAGER
+    rotary: Kernels = Kernels.EAGER
+    loss: Loss = Loss.FULL
+    chunks: int = 8
+    logits_stay: bool = True
+    gradient_dtype: str = _FP32
+    trains_base: bool = True
+    adapters: Adapters | None = None
+    dequantized_dtype: str | None = None
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    dropout: bool = True
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.length
+
+    @property
+    def is_autocast(self) -> bool:
+        return self.parameter_dtype != self.compute_dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A stretch of the model as a tape, with what goes in and what comes out."""
+
+    tape: Tape
+    entry: Tensor | None
+    exit: Tensor
+
+
+def _wider(*dtypes: str) -> str:
+    return max(dtypes, key=lambda dtype: DTYPE_BYTES[dtype])
+
+
+class Writer:
+    """Writes the ops of one section."""
+
+    def __init__(self, a: Architecture, c: Computation) -> None:
+        self.a, self.c = a, c
+        self.tape = Tape()
+
+    # -- sizes
+
+    def stream(self) -> Size:
+        """The residual stream of this rank."""
+        if self.c.sequence_parallel:
+            return size(tokens=self.c.tokens // self.c.tensor_parallel, hidden=self.a.hidden)
+        return size(tokens=self.c.tokens, hidden=self.a.hidden)
+
+    def full_stream(self) -> Size:
+        return size(tokens=self.c.tokens, hidden=self.a.hidden)
+
+    def statistics(self, of: Size) -> Size:
+        return size(tokens=of.factors[0][1])
+
+    # -- ops
+
+    def cast(self, x: Tensor, dtype: str, name: str | None = None) -> Tensor:
+        if x.dtype == dtype:
+            return x
+        return self.tape.op(name or f"{x.name} in {dtype}", [x], x.size, dtype)
+
+    def point(self, name: str, x: Tensor, *, saves: Sequence[Tensor] = (), saves_output: bool = False) -> Tensor:
+        """An elementwise op of one tensor."""
+        return self.tape.op(name, [x], x.size, x.dtype, saves=saves, saves_output=saves_output)
+
+    def add(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+        dtype = _wider(x.dtype, y.dtype)
+        if x.dtype != y.dtype:  # the narrower one's gradient is cast
+            y, x = (x, y) if x.dtype == dtype else (y, x)
+            widened = self.tape.op(f"{x.name} widened", [x], Size(factors=(("none", 0),)), dtype)
+            # promotion happens inside the kernel: no memory of its own, but its gradient is cast back
+            return self.tape.op(name, [y, widened], y.size, dtype, passes_grad=True)
+        return self.tape.op(name, [x, y], x.size, dtype, passes_grad=True)
+
+    def linear(
+        self,
+        x: Tensor,
+        name: str,
+        outputs: Size,
+        *,
+        weight: int,
+        bias: bool = False,
+        share: int = 1,
+        frozen: bool | None = None,
+    ) -> Tensor:
+        """A linear layer of `weight` elements on this rank; under autocast both sides are cast."""
+        c, tape = self.c, self.tape
+        is_trained = c.trains_base if frozen is None else not frozen
+        adapters = c.adapters if c.adapters is not None and name in c.adapters.targets else None
+        seen = self.cast(x, c.compute_dtype, f"{x.name} for {name}") if c.is_autocast else x
+        forward_bytes = backward_bytes = 0
+        saves: list[Tensor] = []
+        if c.dequantized_dtype is not None:
+            forward_bytes = backward_bytes = round(weight * DTYPE_BYTES[c.dequantized_dtype])
+        elif c.is_autocast:
+            width = size(weight=weight)
+            # The cast weight is kept: backward needs it for the gradient of the input.
+            saves.append(tape.op(f"{name}.weight cast", [], width, c.compute_dtype, needs_grad=False))
+        parameter_bytes = 0
+        if is_trained:
+            saves.append(seen)
+            parameter_bytes = round((weight + (outputs.factors[-1][1] if bias else 0)) * DTYPE_BYTES[c.gradient_dtype])
+            if c.is_autocast:
+                backward_bytes += round(weight * DTYPE_BYTES[c.compute_dtype])
+        out = tape.op(
+            name,
+            [seen],
+            outputs,
+            c.compute_dtype if c.is_autocast else x.dtype,
+            saves=saves,
+            needs_grad=is_trained or seen.needs_grad,
+            forward_bytes=forward_bytes,
+            backward_bytes=backward_bytes,
+            parameter_bytes=parameter_bytes,
+            is_matmul=True,
+        )
+        return out if adapters is None else self._adapted(x, out, name, adapters)
+
+    def _adapted(self, x: Tensor, out: Tensor, name: str, lora: Adapters) -> Tensor:
+        """The output of a frozen linear layer plus that of its adapters.
+
+        Source: peft, tuners/lora/layer.py, `Linear.forward`; bitsandbytes' variant casts the result back alike.
+        """
+        c, tape = self.c, self.tape
+        rank = size(tokens=c.tokens, rank=lora.rank)
+        element_bytes = DTYPE_BYTES[lora.dtype]
+        inputs, outputs = x.size.factors[-1][1], out.size.factors[-1][1]
+        a_bytes, b_bytes = round(inputs * lora.rank * element_bytes), round(outputs * lora.rank * element_bytes)
+        if lora.fused:
+            down = tape.op(
+                f"{name}.lora", [x], rank, out.dtype, saves=[x], needs_grad=True, parameter_bytes=a_bytes + b_bytes
+            )
+            return tape.op(f"{name} with lora", [out, down], out.size, out.dtype, passes_grad=False)
+        dtype = c.compute_dtype if c.is_autocast else lora.dtype
+        seen = self.cast(x, lora.dtype, f"{x.name} for {name}.lora")
+        if lora.dropout:
+            seen = self.dropout(seen, f"{name}.lora dropout")
+        if c.is_autocast or seen.dtype != dtype:
+            seen = self.cast(seen, dtype, f"{x.name} cast for {name}.lora")
+        down = tape.op(f"{name}.lora_A", [seen], rank, dtype, saves=[seen], needs_grad=True, parameter_bytes=a_bytes)
+        up = tape.op(f"{name}.lora_B", [down], out.size, dtype, saves=[down], needs_grad=True, parameter_bytes=b_bytes)
+        scaled = self.point(f"{name}.lora scaled", up)
+        total = tape.op(f"{name} with lora", [out, scaled], out.size, _wider(out.dtype, scaled.dtype), passes_grad=True)
+        return self.cast(total, out.dtype)
+
+    def dropout(self, x: Tensor, name: str, probability: float | None = None) -> Tensor:
+        """`native_dropout`: keeps a mask of one byte an element."""
+        if not self.c.dropout or not (self.a.dropout if probability is None else probability):
+            return x
+        return self.tape.op(name, [x], x.size, x.dtype, extra=[(f"{name} mask", x.size, "bool")], is_random=True)
+
+    def norm(self, x: Tensor, name: str, *, trained: bool | None = None, one_plus: bool = False) -> Tensor:
+        """A normalization over the last axis."""
+        c, tape = self.c, self.tape
+        is_trained = c.trains_base if trained is None else trained
+        width = x.size.factors[-1][1]
+        weight_bytes = round(width * DTYPE_BYTES[c.gradient_dtype]) if is_trained else 0
+        statistics = self.statistics(x.size)
+        if self.a.norm is Norm.LAYER:
+            seen = self.cast(x, _FP32, f"{x.name} for {name}") if c.is_autocast else x
+            extra = [(f"{name} mean", statistics, _FP32), (f"{name} rstd", statistics, _FP32)]
+            return tape.op(
+                name, [seen], x.size, seen.dtype, saves=[seen], extra=extra, parameter_bytes=2 * weight_bytes
+            )
+        if c.norm is Kernels.FUSED:
+            return tape.op(
+                name,
+                [x],
+                x.size,
+                x.dtype,
+                saves=[x],
+                extra=[(f"{name} rstd", statistics, _FP32)],
+                parameter_bytes=weight_bytes,
+            )
+        full = round(x.size.elements * DTYPE_BYTES[_FP32])
+        wide = self.cast(x, _FP32, f"{name} input in float32")
+        square = tape.op(f"{name} square", [wide], x.size, _FP32, saves=[wide], backward_bytes=full)
+        mean = tape.op(f"{name} mean", [square], statistics, _FP32)
+        root = tape.op(f"{name} rsqrt", [mean], statistics, _FP32, saves_output=True)
+        normed = tape.op(f"{name} normed", [wide, root], x.size, _FP32, saves=[wide, root], backward_bytes=full)
+        if one_plus:  # Gemma multiplies by (1 + weight) in float32, and casts after it
+            scaled = tape.op(
+                f"{name} scaled",
+                [normed],
+                x.size,
+                _FP32,
+                saves=[normed] if is_trained else [],
+                backward_bytes=full,
+                parameter_bytes=weight_bytes,
+            )
+            return self.cast(scaled, x.dtype, name)
+        narrow = self.cast(normed, x.dtype, f"{name} normed in {x.dtype}")
+        dtype = _wider(c.parameter_dtype, narrow.dtype)
+        return tape.op(
+            name,
+            [narrow],
+            x.size,
+            dtype,
+            saves=[narrow] if is_trained else [],
+            backward_bytes=round(x.size.elements * DTYPE_BYTES[dtype]) if is_trained else 0,
+            parameter_bytes=weight_bytes,
+        )
+
+    def activation(self, x: Tensor, kind: str) -> Tensor:
+        """The activation function, as transformers' ACT2FN has it."""
+        if kind == "relu":
+            return self.point("relu", x, saves_output=True)
+        if kind in ("gelu_new", "gelu_fast"):
+            base = self.cast(x, _FP32) if self.c.is_autocast else x  # autocast computes powers in float32
+            cube = self.point("gelu cube", base, saves=[base])
+            scaled = self.point("gelu scaled cube", cube)
+            inner = self.add("gelu sum", x, scaled)
+            argument = self.point("gelu argument", inner)
+            tanh = self.point("gelu tanh", argument, saves_output=True)
+            one_plus = self.tape.op("gelu 1 + tanh", [tanh], x.size, tanh.dtype, passes_grad=True)
+            half = self.point("gelu half", x)
+            return self.tape.op("gelu", [half, one_plus], x.size, tanh.dtype, saves=[half, one_plus])
+        return self.point(kind, x, saves=[x])
+
+    # -- attention
+
+    def rotary(self, x: Tensor, name: str) -> Tensor:
+        """`x * cos + rotate_half(x) * sin`; cos and sin come from outside and need no gradient."""
+        if self.a.positions is not Positions.ROPE:
+            return x
+        if self.c.rotary is Kernels.FUSED:
+            return self.tape.view(x, f"{name} rotated")
+        tape = self.tape
+        dtype = _wider(x.dtype, self.c.parameter_dtype)
+        direct = tape.op(f"{name} cos", [x], x.size, dtype)
+        turned = tape.op(
+            f"{name} turned",
+            [x],
+            x.size,
+            x.dtype,
+            forward_bytes=x.size_bytes // 2,
+            backward_bytes=x.size_bytes,
+        )
+        sine = tape.op(f"{name} sin", [turned], x.size, dtype)
+        return tape.op(f"{name} rotated", [direct, sine], x.size, dtype, passes_grad=True)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Softmax attention over the heads of this rank."""
+        c, tape = self.c, self.tape
+        if c.is_autocast:
+            q, k, v = (self.cast(t, c.compute_dtype) for t in (q, k, v))
+        heads = max(1, self.a.heads // c.tensor_parallel)
+        if c.attention is AttentionKind.EAGER:
+            return self._attend_eagerly(q, k, v, heads)
+        per_head = size(tokens=c.tokens, heads=heads)
+        rounded = -(-c.length // 128) * 128
+        # Source: flash_api.cpp, `mha_bwd`: softmax_d and a float32 accumulator of q's gradient; where heads are
+        # grouped, k's and v's gradients are made for every query head first.
+        accumulator = c.batch * rounded * heads * (self.a.head_width + 1) * DTYPE_BYTES[_FP32]
+        expanded = 2 * q.size_bytes if self.a.kv_heads != self.a.heads else 0
+        return tape.op(
+            "attention",
+            [q, k, v],
+            q.size,
+            q.dtype,
+            saves=[q, k, v],
+            saves_output=True,
+            extra=[("attention logsumexp", per_head, _FP32)],
+            backward_bytes=round(accumulator) + expanded,
+            is_matmul=True,
+            is_random=c.dropout and self.a.attention_dropout > 0,
+        )
+
+    def _attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+        """Scores in memory, softmax in float32.
+
+        Source: transformers, `eager_attention_forward` of modeling_llama.py.
+        """
+        c, tape = self.c, self.tape
+        if self.a.kv_heads != self.a.heads:
+            k = tape.op("k repeated", [k], q.size, k.dtype)
+            v = tape.op("v repeated", [v], q.size, v.dtype)
+        scores_size = size(batch=c.batch, heads=heads, length=c.length, keys=c.length)
+        scores = tape.op("attention scores", [q, k], scores_size, q.dtype, saves=[q, k])
+        scaled = self.point("attention scaled", scores)
+        if self.a.attention_softcap:
+            scaled = self.point("attention softcap", scaled, saves_output=True)
+            scaled = self.point("attention softcap scaled", scaled)
+        masked = tape.op("attention masked", [scaled], scores_size, q.dtype, passes_grad=True)
+        # Only float16 has a kernel that reads half precision and writes float32.
+        wide = masked if q.dtype == "float16" else self.cast(masked, _FP32)
+        softmax = tape.op("attention softmax", [wide], scores_size, _FP32, saves_output=True)
+        weights = self.cast(softmax, q.dtype, "attention weights")
+        weights = self.dropout(weights, "attention dropout", self.a.attention_dropout)
+        out = tape.op("attention output", [weights, v], q.size, q.dtype, saves=[weights, v])
+        return tape.op("attention output contiguous", [out], q.size, q.dtype)
+
+    def attention(self, x: Tensor) -> Tensor:
+        """The attention layer: projections, positions, kernel, output projection."""
+        a, c = self.a, self.c
+        share = c.tensor_parallel
+        q_size = size(tokens=c.tokens, q_width=a.q_width // share)
+        kv_size = size(tokens=c.tokens, kv_width=max(a.kv_width // share, a.head_width))
+        if a.fused_qkv:
+            both = size(tokens=c.tokens, qkv_width=q_size.factors[1][1] + 2 * kv_size.factors[1][1])
+            qkv = self.linear(x, "qkv_proj", both, weight=a.hidden * both.factors[1][1], bias=a.attention_bias)
+            q, k, v = (
+                self.tape.op(n, [qkv], s, qkv.dtype)
+                if a.positions is Positions.ROPE and n != "v"
+                else self._part(qkv, n, s)
+                for n, s in (("q", q_size), ("k", kv_size), ("v", kv_size))
+            )
+        else:
+            q = self.linear(x, "q_proj", q_size, weight=a.hidden * q_size.factors[1][1], bias=a.attention_bias)
+            k = self.linear(x, "k_proj", kv_size, weight=a.hidden * kv_size.factors[1][1], bias=a.attention_bias)
+            v = self.linear(x, "v_proj", kv_size, weight=a.hidden * kv_size.factors[1][1], bias=a.attention_bias)
+        if a.family == "opt":
+            q = self.point("q scaled", q)
+        if a.qk_norm:
+            q, k = self._head_norm(q, "q_norm"), self._head_norm(k, "k_norm")
+        q, k = self.rotary(q, "q"), self.rotary(k, "k")
+        out = self.attend(q, k, v)
+        if (
+            a.partial_rotary and a.positions is Positions.ROPE
+        ):  # joined parts have heads outside tokens, and so the output
+            out = self.tape.op("attention output contiguous", [out], out.size, out.dtype)
+        out = self.linear(out, "o_proj", self.full_stream(), weight=q_size.factors[1][1] * a.hidden, bias=a.output_bias)
+        return self.dropout(out, "attention residual dropout")
+
+    def _head_norm(self, x: Tensor, name: str) -> Tensor:
+        heads = x.size.factors[1][1] // self.a.head_width
+        seen = self.tape.view(x, size=size(rows=self.c.tokens * heads, head_width=self.a.head_width))
+        normed = self.norm(seen, name, one_plus=self.a.family == "gemma3")
+        return self.tape.view(normed, size=x.size)
+
+    def _part(self, of: Tensor, name: str, part: Size) -> Tensor:
+        """A slice that shares memory; its gradient is a tensor of its own."""
+        return self.tape.view(of, name, part)
+
+    # -- feed-forward
+
+    def feed_forward(self, x: Tensor, width: int, *, tokens: int | None = None, prefix: str = "") -> Tensor:
+        """Up, activation, perhaps times a gate, and down."""
+        a, c = self.a, self.c
+        share = c.tensor_parallel
+        inner = size(tokens=c.tokens if tokens is None else tokens, ffn=width // share)
+        weight = a.hidden * (width // share)
+        if a.gated:
+            if a.fused_gate:
+                both = size(tokens=inner.factors[0][1], gate_and_up=2 * inner.factors[1][1])
+                made = self.linear(x, f"{prefix}gate_up_proj", both, weight=2 * weight, bias=a.mlp_bias)
+                gate, up = self._part(made, "gate", inner), self._part(made, "up", inner)
+            else:
+                gate = self.linear(x, f"{prefix}gate_proj", inner, weight=weight, bias=a.mlp_bias)
+                up = None
+            if c.activation is Kernels.FUSED:
+                up = self.linear(x, f"{prefix}up_proj", inner, weight=weight, bias=a.mlp_bias) if up is None else up
+                product = self.tape.op("gated activation", [gate, up], inner, gate.dtype, saves=[gate, up])
+            else:
+                acted = self.activation(gate, a.activation)
+                up = self.linear(x, f"{prefix}up_proj", inner, weight=weight, bias=a.mlp_bias) if up is None else up
+                product = self.tape.op("gated", [acted, up], inner, gate.dtype, saves=[acted, up])
+        else:
+            product = self.activation(
+                self.linear(x, f"{prefix}up_proj", inner, weight=weight, bias=a.mlp_bias), a.activation
+            )
+        out_size = size(tokens=inner.factors[0][1], hidden=a.hidden)
+        out = self.linear(product, f"{prefix}down_proj", out_size, weight=weight, bias=a.mlp_bias)
+        return self.dropout(out, "feed-forward residual dropout")
+
+
+def block(a: Architecture, c: Computation, *, entry_needs_grad: bool = True) -> Section:
+    """One block."""
+    w = Writer(a, c)
+    dtype = _stream_dtype(a, c)
+    x = w.tape.input("hidden states", w.stream(), dtype, needs_grad=entry_needs_grad)
+    plus = a.family.startswith("gemma")
+    if not a.causal:
+        attended = w.norm(w.add("attention residual", w.attention(x), x), "norm_1")
+        out = w.norm(w.add("feed-forward residual", w.feed_forward(attended, a.ffn), attended), "norm_2")
+        return Section(tape=w.tape, entry=x, exit=out)
+    first = w.norm(x, "norm_1", one_plus=plus)
+    attended = w.attention(first)
+    if a.parallel:
+        second = first if a.norms_per_block == 1 else w.norm(x, "norm_2")
+        fed = w.feed_forward(second, a.ffn)
+        out = w.add("residual", w.add("attention and feed-forward", attended, fed), x)
+        return Section(tape=w.tape, entry=x, exit=out)
+    if a.norms_per_block == 4:
+        attended = w.norm(attended, "norm_2", one_plus=plus)
+    middle = w.add("attention residual", x, attended)
+    fed = w.feed_forward(w.norm(middle, "norm_3" if a.norms_per_block == 4 else "norm_2", one_plus=plus), a.ffn)
+    if a.norms_per_block == 4:
+        fed = w.norm(fed, "norm_4", one_plus=plus)
+    w.tape.hold(middle)
+    return Section(tape=w.tape, entry=x, exit=w.add("feed-forward residual", middle, fed))
+
+
+def _stream_dtype(a: Architecture, c: Computation) -> str:
+    """The dtype of the residual stream: that of the embedding, which autocast does not cast."""
+    return c.parameter_dtype
+
+
+def embedding(a: Architecture, c: Computation) -> Section:
+    """Token embedding, position embedding, dropout."""
+    w = Writer(a, c)
+    weight_bytes = round(a.vocab * a.hidden * DTYPE_BYTES[c.gradient_dtype]) if c.trains_base else 0
+    ids = w.tape.input("input ids", size(tokens=c.tokens), "int64", needs_grad=False)
+    x = w.tape.op(
+        "embed_tokens",
+        [ids],
+        w.full_stream(),
+        _stream_dtype(a, c),
+        saves=[ids],
+        needs_grad=True,
+        parameter_bytes=weight_bytes,
+    )
+    if a.positions is Positions.LEARNED:
+        table = size(length=c.length, hidden=a.hidden)
+        rows = round(a.max_positions * a.hidden * DTYPE_BYTES[c.gradient_dtype]) if c.trains_base else 0
+        position = w.tape.op("embed_positions", [ids], table, x.dtype, needs_grad=True, parameter_bytes=rows)
+        x = w.tape.op("embeddings", [x, position], w.full_stream(), x.dtype, passes_grad=True)
+    if a.family.startswith("gemma"):
+        x = w.point("embeddings scaled", x)
+    if not a.causal:
+        x = w.norm(x, "embed_norm")
+    return Section(tape=w.tape, entry=ids, exit=w.dropout(x, "embedding dropout"))
+
+
+def head(a: Architecture, c: Computation) -> Section:
+    """Last norm, output matrix and loss."""
+    w = Writer(a, c)
+    tape = w.tape
+    x = tape.input("last hidden states", w.stream(), _stream_dtype(a, c), needs_grad=True)
+    if a.causal:
+        hidden = w.norm(x, "norm", one_plus=a.family.startswith("gemma"))
+    else:
+        moved = w.linear(x, "transform", w.full_stream(), weight=a.hidden * a.hidden, bias=True)
+        hidden = w.norm(w.activation(moved, a.activation), "transform_norm")
+    vocab = a.vocab // c.tensor_parallel
+    if c.loss in (Loss.CHUNKED, Loss.FUSED_LINEAR):
+        return _in_chunks(w, x, hidden, vocab)
+    everything = size(tokens=c.tokens, vocab=vocab)
+    logits = w.linear(hidden, "lm_head", everything, weight=a.hidden * vocab, bias=a.head_bias)
+    if a.logit_softcap:
+        logits = w.point("logits scaled", logits)
+        logits = w.point("logits tanh", logits, saves_output=True)
+        logits = w.point("logits capped", logits)
+    wide = w.cast(logits, _FP32, "logits in float32")
+    if c.loss in (Loss.SHIFTED, Loss.FUSED) and a.causal:
+        shifted = size(tokens=c.tokens - c.batch, vocab=vocab)
+        wide = tape.op("logits shifted", [wide], shifted, _FP32)
+    scalar = size(one=1)
+    if c.loss is Loss.FUSED:  # the gradient takes the logits' place
+        loss = tape.op("cross entropy", [tape.view(wide)], scalar, _FP32, saves=[wide])
+    else:
+        log_softmax = tape.op("log_softmax", [wide], wide.size, _FP32, saves_output=True)
+        loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
+    tape.hold(logits)
+    return Section(tape=tape, entry=x, exit=loss)
+
+
+def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:
+    """Losses that never hold all logits in float32."""
+    a, c, tape = w.a, w.c, w.tape
+    part = size(tokens=-(-c.tokens // c.chunks), vocab=vocab)
+    scalar = size(one=1)
+    if c.loss is Loss.FUSED_LINEAR:
+        # Source: Liger-Kernel, ops/fused_linear_cross_entropy.py: gradients of hidden states and output matrix are
+        # made in forward, a chunk of logits at a time, in the logits' dtype and in float32.
+        weight = a.hidden * vocab if c.trains_base else 0
+        grads = [("gradient of hidden states", hidden.size, hidden.dtype)]
+        if weight:
+            grads.append(("gradient of lm_head", size(weight=weight), c.compute_dtype))
+        chunk = round(part.elements * (DTYPE_BYTES[c.compute_dtype] + DTYPE_BYTES[_FP32]))
+        loss = tape.op("fused linear cross entropy", [hidden], scalar, _FP32, extra=grads, forward_bytes=chunk)
+        return Section(tape=tape, entry=x, exit=loss)
+    logits = w.linear(hidden, "lm_head", size(tokens=c.tokens, vocab=vocab), weight=a.hidden * vocab, bias=a.head_bias)
+    chunk = round(part.elements * DTYPE_BYTES[_FP32])
+    log_softmax = tape.op(
+        "log_softmax of all chunks",
+        [logits],
+        logits.size,
+        _FP32,
+        saves_output=True,
+        forward_bytes=chunk,
+        backward_bytes=2 * chunk,
+    )
+    loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
+    return Section(tape=tape, entry=x, exit=loss)

@@ -1,0 +1,247 @@
+"""The memory of a step by phase and part, from a `Run`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from planner.architecture import (
+    Matrix,
+    block_parameters,
+    embedding_parameters,
+    head_parameters,
+)
+from planner.costs.static import OPTIMIZER_COSTS, factored_elements, padded_elements
+from planner.estimation.blocks import Computation, Section, block, embedding, head
+from planner.estimation.run import Quantization, Run, Sharding, Step
+from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, moments
+from planner.spec import OptimizerName
+from planner.units import DTYPE_BYTES
+
+# Bytes per element of quantized weights. 4 bits and a float32 scale for each 64 elements; with double quantization the
+# scales are 8 bits with a float32 of their own for each 256. Int8 has a float32 scale per row, which is nothing.
+# Source: QLoRA (arXiv 2305.14314), section 3; bitsandbytes, functional.py, `quantize_4bit` (blocksize 64).
+QUANTIZED_BYTES: Mapping[Quantization, float] = {
+    Quantization.NF4: 0.5 + 4 / 64,
+    Quantization.NF4_DOUBLE: 0.5 + 1 / 64 + 4 / (64 * 256),
+    Quantization.INT8: 1.0,
+}
+_FULLY_SHARDED = frozenset({Sharding.ZERO3, Sharding.FSDP1, Sharding.FSDP2})
+_SHARDS_GRADIENTS = _FULLY_SHARDED | {Sharding.ZERO2}
+_SHARDS_OPTIMIZER = _SHARDS_GRADIENTS | {Sharding.ZERO1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Static:
+    """Bytes on one rank that do not depend on the batch."""
+
+    parameters: int
+    master: int
+    gradients: int
+    optimizer: int
+    step_transient: int
+    buckets: int
+    gathering: Gathering
+    constants: int
+
+
+def computation_of(run: Run) -> Computation:
+    """How the blocks of the run compute."""
+    shared = run.degrees
+    return Computation(
+        batch=run.micro_batch,
+        length=ceil(run.length / shared.context),
+        parameter_dtype=run.parameter_dtype if run.autocast else run.compute_dtype,
+        compute_dtype=run.compute_dtype,
+        attention=run.attention,
+        norm=run.norm,
+        activation=run.activation,
+        rotary=run.rotary,
+        loss=run.loss,
+        chunks=run.chunks,
+        logits_stay=run.logits_stay,
+        gradient_dtype=(run.gradient_dtype or run.parameter_dtype) if run.autocast else run.compute_dtype,
+        trains_base=run.adapters is None,
+        adapters=run.adapters,
+        dequantized_dtype=run.compute_dtype if run.quantization is not None else None,
+        tensor_parallel=shared.tensor,
+        sequence_parallel=shared.sequence,
+        dropout=run.dropout,
+    )
+
+
+def sections_of(run: Run) -> tuple[Section, tuple[Section, ...], Section]:
+    """Embedding, blocks and head of the run; alike blocks are one object."""
+    a, c = run.architecture, computation_of(run)
+    one = block(a, c)
+    return embedding(a, c), (one,) * a.layers, head(a, c)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A parameter as the rank holds it.
+
+    Attributes:
+        matrix: its shape; `copies` alike.
+        dtype_bytes: of an element.
+        is_trained: it has a gradient and optimizer state.
+        gathered_bytes: of an element, when it is gathered.
+    """
+
+    matrix: Matrix
+    dtype_bytes: float
+    is_trained: bool
+    gathered_bytes: float
+
+
+def _held(run: Run, matrices: Sequence[Matrix]) -> list[_Held]:
+    """The parameters of a unit, with the adapters of those that have them."""
+    width, compute = DTYPE_BYTES[run.parameter_dtype], DTYPE_BYTES[run.compute_dtype]
+    found: list[_Held] = []
+    for m in matrices:
+        is_quantized = run.quantization is not None and m.is_linear and m.name not in _NEVER_QUANTIZED
+        element = QUANTIZED_BYTES[run.quantization] if is_quantized and run.quantization is not None else width
+        found.append(
+            _Held(
+                matrix=m,
+                dtype_bytes=element,
+                is_trained=run.adapters is None,
+                gathered_bytes=element if is_quantized else compute,
+            )
+        )
+        if run.adapters is not None and m.name in run.adapters.targets:
+            rank, lora = run.adapters.rank, DTYPE_BYTES[run.adapters.dtype]
+            for name, shape in (("lora_A", (rank, m.shape[1])), ("lora_B", (m.shape[0], rank))):
+                adapter = Matrix(name=f"{m.name}.{name}", shape=shape, copies=m.copies)
+                found.append(
+                    _Held(matrix=adapter, dtype_bytes=lora, is_trained=True, gathered_bytes=min(lora, compute))
+                )
+    return found
+
+
+# bitsandbytes leaves the output matrix as it is. Source: transformers, integrations/bitsandbytes.py,
+# `get_keys_to_not_convert`.
+_NEVER_QUANTIZED = frozenset({"lm_head", "router"})
+
+
+def _elements(held: _Held, shards: int) -> int:
+    """Elements on one of the ranks that share it."""
+    return padded_elements(held.matrix.shape, shards) * held.matrix.copies // shards
+
+
+def static_of(run: Run) -> Static:
+    """What the rank holds whatever the batch."""
+    a = run.architecture
+    root = _held(run, (*embedding_parameters(a), *head_parameters(a)))
+    blocks = [_held(run, block_parameters(a, layer)) for layer in range(a.layers)]
+    everything = [*root, *(one for unit in blocks for one in unit)]
+    trained = [one for one in everything if one.is_trained]
+    shards = run.degrees.data
+    of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
+    of_gradients = shards if run.sharding in _SHARDS_GRADIENTS else 1
+    of_optimizer = shards if run.sharding in _SHARDS_OPTIMIZER else 1
+
+    cost = OPTIMIZER_COSTS["sgd-momentum" if run.momentum else run.optimizer.value]
+    master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
+    states = transient = masters = gradients = 0.0
+    for one in trained:
+        state_elements = _elements(one, of_optimizer)
+        updated = master or one.dtype_bytes  # what the optimizer reads and writes
+        state_width = DTYPE_BYTES[run.state_dtype] if run.state_dtype is not None else updated
+        if run.optimizer is OptimizerName.ADAFACTOR:
+            states += factored_elements(one.matrix.shape) * one.matrix.copies * DTYPE_BYTES["float32"] / of_optimizer
+        else:
+            states += state_elements * (cost.states * state_width + cost.state_bytes)
+        transient += state_elements * updated * cost.transients
+        masters += state_elements * master
+        gradients += _elements(one, of_gradients) * _gradient_bytes(run, one)
+    is_in_backward = run.in_backward
+    return Static(
+        parameters=round(sum(_elements(one, of_parameters) * one.dtype_bytes for one in everything)),
+        master=round(masters),
+        gradients=0 if is_in_backward else round(gradients),
+        optimizer=0 if run.offloads_optimizer else round(states),
+        step_transient=round(transient) if run.step is Step.FOREACH and not is_in_backward else 0,
+        buckets=round(gradients) if run.sharding is Sharding.DDP else 0,
+        gathering=_gathering(run, root, blocks) if of_parameters > 1 else Gathering(),
+        constants=_constants(run),
+    )
+
+
+def _gradient_bytes(run: Run, one: _Held) -> float:
+    return DTYPE_BYTES[run.gradient_dtype] if run.gradient_dtype is not None else one.dtype_bytes
+
+
+def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]]) -> Gathering:
+    """What fully sharded training gathers.
+
+    FSDP2: the root throughout; a block's parameters and the output of its all-gather in forward; in backward its
+    parameters, the next one's all-gather, and the gradients the last one is still reducing. FSDP1: a block in
+    forward, and the next one besides in backward.
+
+    Source: `planner.tracing.sharding`, which follows FSDP2 op by op; torch/distributed/fsdp/_runtime_utils.py for
+    FSDP1, with its default BACKWARD_PRE prefetch.
+    """
+    shards = run.degrees.data
+
+    def size_of(unit: Sequence[_Held]) -> int:
+        elements = ((padded_elements(o.matrix.shape, shards) * o.matrix.copies, o.gathered_bytes) for o in unit)
+        return round(sum(count * width for count, width in elements))
+
+    largest = max((size_of(one) for one in blocks), default=0)
+    is_new = run.sharding is Sharding.FSDP2
+    trained = [one for unit in blocks for one in unit if one.is_trained]
+    share = _gradient_bytes(run, trained[0]) / DTYPE_BYTES[run.compute_dtype] if trained else 1.0
+    return Gathering(
+        always=size_of(root),
+        forward=2 * largest if is_new else largest,
+        backward=3 * largest if is_new else 2 * largest,
+        prefetch=largest,
+        gradient_share=share / shards,
+    )
+
+
+def _constants(run: Run) -> int:
+    """Inputs, labels and positions, and rotary tables."""
+    tokens = run.micro_batch * run.length
+    return 3 * tokens * DTYPE_BYTES["int64"]
+
+
+def step_parts(run: Run) -> StepParts:
+    """The step to follow."""
+    static = static_of(run)
+    first, blocks, last = sections_of(run)
+    vocab = run.architecture.vocab // run.degrees.tensor
+    logits = round(run.micro_batch * run.length * vocab * DTYPE_BYTES[run.compute_dtype])
+    return StepParts(
+        embedding=first,
+        blocks=blocks,
+        head=last,
+        checkpointing=run.checkpointing,
+        group=run.group,
+        replays_whole=run.replays_whole,
+        resident_bytes=static.parameters + static.master + static.optimizer + static.buckets,
+        gradient_bytes=static.gradients,
+        gradients_present=run.accumulates or run.gradients_persist,
+        gathering=static.gathering,
+        outputs_bytes=logits if run.logits_stay else 0,
+        inputs_bytes=static.constants,
+        keeps_random=run.keeps_random,
+    )
+
+
+def step_moments(run: Run) -> tuple[Moment, ...]:
+    """The fullest moments of the step's phases, the optimizer's step included."""
+    static = static_of(run)
+    optimizer = static.parameters + static.master + static.gradients + static.optimizer + static.buckets
+    return (
+        *moments(step_parts(run)),
+        Moment(
+            phase="optimizer step",
+            where="optimizer step",
+            size_bytes=optimizer + static.step_transient,
+            parts={},
+        ),
+    )
+
+
+__all__ = ["Checkpointing", "Static", "computation_of", "sections_of", "static_of", "step_moments", "step_parts"]

@@ -1,0 +1,173 @@
+"""A training run as the numbers that its memory depends on: what `planner.estimation.estimate` reads.
+
+Model specs become runs here; the configurations of other tools do in the linter, and measurements in the benchmarks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from planner.architecture import Architecture, architecture_of
+from planner.estimation.blocks import Adapters, AttentionKind, Kernels, Loss
+from planner.estimation.step import Checkpointing
+from planner.spec import AttentionKernel, OptimizerName, RunSpec
+
+
+class Sharding(StrEnum):
+    """How data-parallel ranks divide what they hold.
+
+    NONE: each rank holds everything, and reduces nothing. DDP: everything, and gradient buckets. ZERO1: optimizer
+    state is divided. ZERO2: gradients, too. ZERO3: parameters, too. FSDP1 and FSDP2: the same as ZERO3, in PyTorch's
+    two implementations.
+    """
+
+    NONE = "none"
+    DDP = "ddp"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    ZERO3 = "zero3"
+    FSDP1 = "fsdp1"
+    FSDP2 = "fsdp2"
+
+
+class Step(StrEnum):
+    """How the optimizer's step runs: what it holds meanwhile."""
+
+    FOREACH = "foreach"
+    FUSED = "fused"
+    FOR_LOOP = "for-loop"
+
+
+class Quantization(StrEnum):
+    """How frozen weights are held."""
+
+    NF4 = "nf4"
+    NF4_DOUBLE = "nf4-double"
+    INT8 = "int8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """Over how many ranks each thing is divided; 1 for not.
+
+    Attributes:
+        data: ranks that share parameters, gradients or optimizer state, or hold replicas.
+        tensor: of each matrix, with norms and residuals too if `sequence`.
+        sequence: sequence parallelism beside tensor parallelism.
+        context: of the sequence.
+        pipeline: of the layers; `virtual` chunks of them on each rank.
+        virtual: chunks of layers on each pipeline rank, interleaved; 1 for 1F1B.
+        expert: of each layer's experts.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    pipeline: int = 1
+    virtual: int = 1
+    expert: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training step.
+
+    Attributes:
+        architecture: the model.
+        micro_batch: sequences a rank works on at a time.
+        length: tokens of each, before context parallelism divides them.
+        parameter_dtype, compute_dtype, gradient_dtype: how parameters are held, what products are computed in, and
+            what gradients are held in.
+        autocast: products are computed under autocast where the dtypes differ; otherwise parameters are cast once,
+            as FSDP's mixed precision does.
+        master_dtype: a copy of the parameters that the optimizer updates; None for none.
+        optimizer: which.
+        momentum: of SGD.
+        step: how its step runs.
+        state_dtype: of its states; None for the parameters'.
+        in_backward: each parameter is updated as soon as its gradient is there, and the gradient freed.
+        accumulates: gradients of an earlier micro-batch are there.
+        gradients_persist: gradients are zeroed, not freed, between steps.
+        checkpointing, group: what blocks keep, and how many make one checkpoint.
+        replays_whole: reentrant checkpointing.
+        attention, norm, activation, rotary, loss, chunks: kernels.
+        logits_stay: the model's output is held through backward.
+        dropout: the model's dropouts are on.
+        adapters: LoRA; the base is frozen then.
+        adapters_everywhere: see Adapters.
+        quantization: of the frozen base, or None.
+        sharding, degrees: parallelism.
+        micro_batches: in a pipeline's step.
+        offloads_inputs: checkpointed inputs wait in the host's memory.
+        offloads_optimizer: optimizer state is in the host's memory.
+        offloads_parameters: parameters are, and visit the device.
+        keeps_random: see `StepParts`.
+    """
+
+    architecture: Architecture
+    micro_batch: int
+    length: int
+    parameter_dtype: str = "float32"
+    compute_dtype: str = "float32"
+    gradient_dtype: str | None = None
+    autocast: bool = True
+    master_dtype: str | None = None
+    optimizer: OptimizerName = OptimizerName.ADAMW
+    momentum: float = 0.0
+    step: Step = Step.FOREACH
+    state_dtype: str | None = None
+    in_backward: bool = False
+    accumulates: bool = False
+    gradients_persist: bool = False
+    checkpointing: Checkpointing = Checkpointing.NONE
+    group: int = 1
+    replays_whole: bool = False
+    attention: AttentionKind = AttentionKind.FUSED
+    norm: Kernels = Kernels.EAGER
+    activation: Kernels = Kernels.EAGER
+    rotary: Kernels = Kernels.EAGER
+    loss: Loss = Loss.FULL
+    chunks: int = 8
+    logits_stay: bool = True
+    dropout: bool = True
+    adapters: Adapters | None = None
+    quantization: Quantization | None = None
+    sharding: Sharding = Sharding.NONE
+    degrees: Degrees = field(default_factory=Degrees)
+    micro_batches: int = 1
+    offloads_inputs: bool = False
+    offloads_optimizer: bool = False
+    offloads_parameters: bool = False
+    keeps_random: bool = False
+
+
+_EAGER_ATTENTION: Mapping[AttentionKernel, AttentionKind] = {AttentionKernel.EAGER: AttentionKind.EAGER}
+
+
+def run_of(spec: RunSpec) -> Run:
+    """The run of a model spec.
+
+    Raises:
+        UnknownArchitectureError: its model is not of a family that is known in closed form.
+    """
+    fsdp, ddp = spec.parallel.fsdp, spec.parallel.ddp
+    sharding = Sharding.FSDP2 if fsdp > 1 else Sharding.DDP if ddp > 1 else Sharding.NONE
+    assert spec.batch.sequence_length is not None
+    architecture = architecture_of(spec.model.name, spec.model.config)
+    attention = _EAGER_ATTENTION.get(spec.attention, AttentionKind.FUSED)
+    if architecture.attention_softcap:
+        attention = AttentionKind.EAGER  # no kernel of scaled_dot_product_attention caps scores
+    return Run(
+        architecture=architecture,
+        micro_batch=spec.batch.micro_batch,
+        length=spec.batch.sequence_length,
+        parameter_dtype=spec.precision.parameters,
+        compute_dtype=spec.precision.compute,
+        autocast=fsdp == 1,
+        optimizer=spec.optimizer.name,
+        momentum=spec.optimizer.momentum,
+        attention=attention,
+        sharding=sharding,
+        degrees=Degrees(data=max(fsdp, ddp)),
+    )
