@@ -15,6 +15,7 @@ from planner import __version__
 from planner.commands.catalogue import devices, presets
 from planner.commands.frontier import frontier
 from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
+from planner.commands.kv import kv
 from planner.commands.output import say
 from planner.commands.solve import solve
 from planner.commands.trace import trace
@@ -60,7 +61,7 @@ def main() -> None:
     """
 
 
-for command in (solve, frontier, trace, verify, devices, presets):
+for command in (solve, frontier, trace, verify, kv, devices, presets):
     main.add_command(command)
 
 if __name__ == "__main__":

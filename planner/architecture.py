@@ -101,6 +101,7 @@ class Architecture:
         attention_softcap, logit_softcap: scores or logits pass a tanh.
         sliding_window: tokens that attention reaches back; 0 for all.
         full_attention_every: with a window, each how many layers attend to everything; 0 for none.
+        windowed: with a window, for each layer whether it has it; empty where `full_attention_every` says.
         experts: the mixture of experts, or None.
         latent: latent attention, or None.
         token_types: rows of BERT's segment table.
@@ -137,6 +138,7 @@ class Architecture:
     logit_softcap: bool = False
     sliding_window: int = 0
     full_attention_every: int = 0
+    windowed: tuple[bool, ...] = ()
     experts: Experts | None = None
     latent: LatentAttention | None = None
     token_types: int = 0
@@ -150,6 +152,13 @@ class Architecture:
     def kv_width(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return self.kv_heads * self.head_width
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """For each layer, the tokens that its attention reaches back; 0 for all."""
+        every = self.full_attention_every
+        windowed = self.windowed or tuple(not (every and (layer + 1) % every == 0) for layer in range(self.layers))
+        return tuple(self.sliding_window if has_window else 0 for has_window in windowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +298,63 @@ class UnknownArchitectureError(PlannerError):
         self.family = family
 
 
+class ConfigError(PlannerError):
+    """A value of a configuration that no model can have; `key` is its key, or None if it is about several."""
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 _Config = Mapping[str, Any]
+
+_LARGEST_SIZE = 10**9  # no axis of a model is longer
+_MOST_LAYERS = 10**4
+# Sizes, by how small they may be.
+_LEAST_BY_KEY: Mapping[str, int] = {
+    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions", "sliding_window_pattern"), 1),
+    **dict.fromkeys(("hidden_size", "n_embd", "num_hidden_layers", "n_layer"), 1),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads", "num_kv_heads", "head_dim"), 1),
+    **dict.fromkeys(("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "moe_intermediate_size"), 1),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"), 1),
+    **dict.fromkeys(("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 1),
+    **dict.fromkeys(("sliding_window", "max_window_layers", "q_lora_rank", "n_shared_experts"), 0),
+    **dict.fromkeys(("first_k_dense_replace", "type_vocab_size"), 0),
+}
+_MOST_BY_KEY: Mapping[str, int] = dict.fromkeys(("num_hidden_layers", "n_layer"), _MOST_LAYERS)
+_MAY_BE_NULL = {
+    *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_hidden_size", "num_experts"),
+    *("sliding_window", "sliding_window_pattern", "q_lora_rank", "n_shared_experts"),
+}
+_LONGEST_SHOWN = 40
+
+
+def _check_config(config: _Config) -> None:
+    """Returns when every size is a whole number in its range.
+
+    Raises:
+        ConfigError: for the first key that does not fit.
+    """
+    for key, value in config.items():
+        least = _LEAST_BY_KEY.get(key)
+        if least is None or (value is None and key in _MAY_BE_NULL):
+            continue
+        most = _MOST_BY_KEY.get(key, _LARGEST_SIZE)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            expected = f"a whole number from {least} to {most:,}"
+            raise ConfigError(f"expected {expected}, found {_shown(value)}", key=key)
+
+
+def _shown(value: object) -> str:
+    return repr(value) if len(repr(value)) <= _LONGEST_SHOWN else "something long"
+
+
+def _check_heads(a: Architecture) -> None:
+    """Returns when heads have a width and share keys and values evenly; raises ConfigError otherwise."""
+    if a.head_width < 1:
+        raise ConfigError(f"a width of {a.hidden} cannot be split into {a.heads} heads")
+    if a.heads % a.kv_heads:
+        raise ConfigError(f"{a.heads} attention heads cannot share {a.kv_heads} key and value heads evenly")
 
 
 def _llama_like(family: str, c: _Config, **changes: Any) -> Architecture:
@@ -314,12 +379,40 @@ def _llama_like(family: str, c: _Config, **changes: Any) -> Architecture:
     return Architecture(**{**settings, **changes})
 
 
+def _windowed(c: _Config) -> tuple[bool, ...]:
+    """For each layer whether `layer_types` gives it a window; empty without that key."""
+    kinds = c.get("layer_types")
+    if kinds is None:
+        return ()
+    if not isinstance(kinds, list | tuple) or len(kinds) != c["num_hidden_layers"]:
+        raise ConfigError(f"expected a list of {c['num_hidden_layers']} kinds, one a layer", key="layer_types")
+    for kind in kinds:
+        if kind not in list(_WINDOWED_BY_KIND):
+            raise ConfigError(f"expected {' or '.join(_WINDOWED_BY_KIND)}, found {_shown(kind)}", key="layer_types")
+    return tuple(_WINDOWED_BY_KIND[kind] for kind in kinds)
+
+
+_WINDOWED_BY_KIND: Mapping[str, bool] = {"sliding_attention": True, "full_attention": False}
+
+
+def _qwen_windows(c: _Config) -> dict[str, Any]:
+    """Qwen's windows: off by default, and otherwise in the layers from `max_window_layers` on."""
+    if not (c.get("use_sliding_window") and c.get("sliding_window", _QWEN_WINDOW)):
+        return {}
+    from_layer = c.get("max_window_layers", _QWEN_WINDOWS_FROM)
+    windowed = _windowed(c) or tuple(layer >= from_layer for layer in range(c["num_hidden_layers"]))
+    return {"sliding_window": c.get("sliding_window", _QWEN_WINDOW), "windowed": windowed}
+
+
+_QWEN_WINDOW, _QWEN_WINDOWS_FROM = 4096, 28
+
+
 def _qwen2(c: _Config) -> Architecture:
-    return _llama_like("qwen2", c, attention_bias=True, output_bias=False)
+    return _llama_like("qwen2", c, attention_bias=True, output_bias=False, **_qwen_windows(c))
 
 
 def _qwen3(c: _Config) -> Architecture:
-    return _llama_like("qwen3", c, qk_norm=True)
+    return _llama_like("qwen3", c, qk_norm=True, **_qwen_windows(c))
 
 
 def _gemma(family: str, c: _Config, **changes: Any) -> Architecture:
@@ -336,6 +429,7 @@ def _gemma2(c: _Config) -> Architecture:
         logit_softcap=c.get("final_logit_softcapping", 30.0) is not None,
         sliding_window=c.get("sliding_window", 4096) or 0,
         full_attention_every=2,
+        windowed=_windowed(c),
     )
 
 
@@ -347,12 +441,13 @@ def _gemma3(c: _Config) -> Architecture:
         qk_norm=True,
         sliding_window=c.get("sliding_window", 4096) or 0,
         full_attention_every=c.get("sliding_window_pattern") or 6,
+        windowed=_windowed(c),
     )
 
 
 def _mixtral(c: _Config) -> Architecture:
     experts = Experts(count=c["num_local_experts"], chosen=c["num_experts_per_tok"], ffn=c["intermediate_size"])
-    return _llama_like("mixtral", c, experts=experts)
+    return _llama_like("mixtral", c, experts=experts, sliding_window=c.get("sliding_window") or 0)
 
 
 def _qwen3_moe(c: _Config) -> Architecture:
@@ -384,7 +479,13 @@ def _deepseek(family: str, c: _Config) -> Architecture:
 
 def _phi3(c: _Config) -> Architecture:
     return _llama_like(
-        "phi3", c, fused_qkv=True, fused_gate=True, partial_rotary=True, dropout=c.get("resid_pdrop", 0.0)
+        "phi3",
+        c,
+        fused_qkv=True,
+        fused_gate=True,
+        partial_rotary=True,
+        dropout=c.get("resid_pdrop", 0.0),
+        sliding_window=c.get("sliding_window") or 0,
     )
 
 
@@ -557,7 +658,7 @@ _FAMILIES: Mapping[str, tuple[Any, _Config]] = {
     "llama": (lambda c: _llama_like("llama", c), _LLAMA_DEFAULTS),
     "mistral": (
         lambda c: _llama_like("mistral", c, sliding_window=c.get("sliding_window") or 0),
-        {**_LLAMA_DEFAULTS, "intermediate_size": 14336, "num_key_value_heads": 8},
+        {**_LLAMA_DEFAULTS, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096},
     ),
     "granite": (lambda c: _llama_like("granite", c), _LLAMA_DEFAULTS),
     "qwen2": (_qwen2, {**_LLAMA_DEFAULTS, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32}),
@@ -755,12 +856,16 @@ def architecture_of(name: str, config: Mapping[str, Any]) -> Architecture:
 
     Raises:
         UnknownArchitectureError: the family is not described here.
+        ConfigError: a size is none, or does not go with another.
     """
     family = _CLASSES.get(name, name)
     if family not in _FAMILIES:
         raise UnknownArchitectureError(name)
     read, defaults = _FAMILIES[family]
-    found: Architecture = read({**defaults, **config})
+    settings = {**defaults, **config}
+    _check_config(settings)
+    found: Architecture = read(settings)
+    _check_heads(found)
     return found
 
 

@@ -170,6 +170,19 @@ def load(path: str | Path) -> RunSpec:
     return _build(load_yaml(path), directory=Path(path).parent)
 
 
+def load_model(path: str | Path) -> RunSpec:
+    """The run that a spec file describes, which may leave out the batch: for those who look at the model only.
+
+    Raises:
+        SpecError: as `load`.
+        DeviceError: as `load`.
+    """
+    document = load_yaml(path)
+    if isinstance(document.data, dict) and not {"batch", "inputs"} & document.data.keys():
+        document = replace(document, data={**document.data, "batch": {"micro_batch": 1}})
+    return _build(document, directory=Path(path).parent)
+
+
 def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
     """The run that a mapping describes, of the shape that a spec file has.
 
