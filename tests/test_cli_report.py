@@ -56,6 +56,7 @@ def test_the_frontier_has_as_many_budgets_as_asked_for(plan: str) -> None:
     found = document(plan, "--frontier", "3", "--time-limit", "2")
 
     assert 3 == len(found["frontier"]["points"])
+    assert "the other budgets were solved with up to 125.00 GB of host memory" in found["notes"]
     assert "What other budgets would cost" in Path("model.plan.html").read_text()
     assert 2 == run("report", plan, "--frontier", "1").exit_code
 

@@ -181,6 +181,9 @@ def test_a_plan_says_its_micro_batch_and_one_of_an_older_planner_does_not(tmp_pa
     assert "\n  micro_batch: 18\n" in path.read_text()
     path.write_text(path.read_text().replace("\n  micro_batch: 18\n", "\n"))
     assert load_plan(path).model.micro_batch is None
+    path.write_text(format_plan(told).replace("micro_batch: 18", f"micro_batch: {10**24}"))
+    with pytest.raises(PlanFileError, match=r"model\.micro_batch"):
+        load_plan(path)
     path.write_text(format_plan(told).replace("micro_batch: 18", "micro_batch: 0"))
     with pytest.raises(PlanFileError, match=r"model\.micro_batch"):
         load_plan(path)

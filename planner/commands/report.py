@@ -120,6 +120,7 @@ def report(
     with imports("planner report"):
         from planner.reporting.page.page import report_page
         from planner.reporting.report import report_document, report_text
+        from planner.reporting.tables import gigabytes
     if file_format != _PAGE:
         with imports("planner report --output", extra="plot"):
             from planner.reporting.report_picture import report_picture
@@ -131,7 +132,10 @@ def report(
     )
     if points:
         frontier = _frontier(graph, profile, host_budget_bytes, points=points, time_limit=time_limit, say=say)
-        found = replace(found, frontier=frontier)
+        host = (
+            f"with up to {gigabytes(host_budget_bytes)} of host memory" if host_budget_bytes else "without offloading"
+        )
+        found = replace(found, frontier=frontier, notes=(*found.notes, f"the other budgets were solved {host}"))
     content = report_page(found) if file_format == _PAGE else report_picture(found, file_format)
     if target == STDOUT:
         click.echo(content, nl=False)
@@ -155,8 +159,10 @@ def _spec_of(plan: "Plan", plan_file: str) -> str:
     place = Path(os.path.realpath(plan_file)) if os.path.islink(plan_file) else Path(plan_file)
     found = str(place.parent / plan.model.spec)
     if not os.path.isfile(found):
+        from planner.reporting.tables import WIDTH, shortened
+
         raise PlanFileError(
-            f"there is no {plan.model.spec} where the plan says its spec is",
+            f"there is no {shortened(plan.model.spec, WIDTH)} where the plan says its spec is",
             path=plan_file,
             key="model.spec",
             hint="say where it is now: --spec SPEC",

@@ -151,10 +151,10 @@ def _moment(moment: Moment, memory: MemoryOverTime) -> dict[str, Any]:
         "start_s": moment.start_s,
         "end_s": moment.end_s,
         "bytes": moment.total_bytes,
-        "by_kind": nonzero(memory, moment.by_kind_bytes),
+        "by_kind": _nonzero(memory, moment.by_kind_bytes),
     }
 
 
-def nonzero(memory: MemoryOverTime, sizes: Sequence[int]) -> dict[str, int]:
+def _nonzero(memory: MemoryOverTime, sizes: Sequence[int]) -> dict[str, int]:
     """The kinds that have bytes, by name."""
     return {str(kind): size for kind, size in zip(memory.kinds, sizes, strict=True) if size}
