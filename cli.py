@@ -17,6 +17,7 @@ from planner.commands.frontier import frontier
 from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
 from planner.commands.kv import kv
 from planner.commands.output import say
+from planner.commands.report import report
 from planner.commands.solve import solve
 from planner.commands.trace import trace
 from planner.commands.verify import verify
@@ -61,7 +62,7 @@ def main() -> None:
     """
 
 
-for command in (solve, frontier, trace, verify, kv, devices, presets):
+for command in (solve, frontier, report, trace, verify, kv, devices, presets):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import errno
 import os
 import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ class Anchor:
 class PlanModel:
     """What the plan was made for. The fingerprint covers the sequence of saved tensors, shapes included.
 
-    `micro_batch` is there to be read; None for a live module, whose arguments do not say what it is.
+    `micro_batch` and `spec` are there to be read; None for a live module, whose arguments do not say what they are.
+    `spec` is the spec's file, from where the plan lies.
     """
 
     name: str
@@ -77,6 +78,7 @@ class PlanModel:
     torch: str
     attention: str
     micro_batch: int | None = None
+    spec: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,14 @@ def write_plan(plan: Plan, path: Path) -> None:
         PlanFileError: the file cannot be written.
     """
     write_whole(path, format_plan(plan))
+
+
+def naming_spec(plan: Plan, spec: str | Path, *, plan_file: str | Path) -> Plan:
+    """The plan, saying which spec it was made for: the way to the spec's file from where the plan's is or will be."""
+    way = os.path.realpath(spec)
+    with suppress(ValueError):  # on Windows, no path leads from one drive to another
+        way = os.path.relpath(way, Path(os.path.realpath(plan_file)).parent)
+    return replace(plan, model=replace(plan.model, spec=Path(way).as_posix()))
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from planner.blocks import block_levels
 from planner.device import DeviceProfile, load_device
-from planner.errors import InfeasibleError, SolveInterrupted
-from planner.graph import OpGraph, StorageKind, modules, saved_tensors, step_in_words, step_info, storages, values
+from planner.errors import InfeasibleError, PlanMismatchError, SolveInterrupted
+from planner.graph import OpGraph, StorageKind, modules, saved_tensors, step_info, storages, values
 from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Prediction, Proof, Retention
-from planner.problem import Problem, build_problem
+from planner.problem import Problem, build_problem, moment_in_words
 from planner.simulation.liveness import Point, Timeline, retained
 from planner.simulation.rehearsal import Rehearsal, Rehearse
 from planner.solving.baselines import Baseline, baselines
@@ -354,14 +354,29 @@ def fingerprint(graph: OpGraph) -> str:
     return "sha256:" + hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
+def check_plan(plan: Plan, graph: OpGraph, *, path: str) -> None:
+    """Returns when the plan is for the graph's step, which the spec at `path` describes.
+
+    Raises:
+        PlanMismatchError: it is for another.
+    """
+    if fingerprint(graph) == plan.model.fingerprint:
+        return
+    planned, traced = plan.model.micro_batch, step_info(graph).micro_batch
+    if planned is not None and planned != traced:
+        raise PlanMismatchError(
+            f"the plan was made for a micro-batch of {planned}, and {path} has {traced}; change the spec, or solve "
+            "again"
+        )
+    raise PlanMismatchError(
+        f"the plan was made for another step than {path} describes: the saved tensors differ "
+        f"({plan.model.name}, torch {plan.model.torch}); solve again"
+    )
+
+
 def describe_point(graph: OpGraph, problem: Problem, point: Point | None) -> str:
     """Where in the step a moment is, for a person."""
-    if point is None:
-        return "optimizer step"
-    if point.replay is not None:
-        op = problem.ops[point.replay]
-        return f"backward, replaying {op.name} of {op.module_fqn or 'the model'}"
-    return step_in_words(graph, point.step)
+    return "optimizer step" if point is None else moment_in_words(problem, graph, point.step, point.replay)
 
 
 def _decisions(

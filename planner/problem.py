@@ -24,6 +24,7 @@ from planner.graph import (
     modules,
     ops,
     saved_tensors,
+    step_in_words,
     step_info,
     storages,
     values,
@@ -168,6 +169,14 @@ class Problem:
     def choices(self) -> tuple[Tensor, ...]:
         """The tensors a plan may keep or not."""
         return tuple(t for t in self.tensors if t.may_keep and not t.must_keep)
+
+
+def moment_in_words(problem: Problem, graph: OpGraph, step: int, replay: int | None) -> str:
+    """Where in the step a moment is, for a person: a step, or within it the replay of an op (by position)."""
+    if replay is None:
+        return step_in_words(graph, step)
+    op = problem.ops[replay]
+    return f"{Phase.BACKWARD}, replaying {op.name} of {op.module_fqn or 'the model'}"
 
 
 def without_link(problem: Problem) -> Problem:
@@ -411,14 +420,20 @@ def _needed_ops(
 def _base_bytes(graph: OpGraph) -> tuple[int, ...]:
     """Bytes alive at each step whatever the plan."""
     info = step_info(graph)
-    held = _never_unpacked(graph)
     return alive_bytes(
-        (replace(s, free_step=info.steps) if s.index in held else s for s in storages(graph)),
+        natural_lives(graph),
         ops(graph),
         static=info.static,
         sharded_gradient_ratio=info.sharded_gradient_ratio,
         steps=info.steps,
     )
+
+
+def natural_lives(graph: OpGraph) -> tuple[Storage, ...]:
+    """Every storage as it lives whatever the plan; what backward never asks for stays to the end in all of them."""
+    held = _never_unpacked(graph)
+    steps = step_info(graph).steps
+    return tuple(replace(s, free_step=steps) if s.index in held else s for s in storages(graph))
 
 
 def alive_bytes(

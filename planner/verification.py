@@ -9,9 +9,9 @@ from statistics import median
 import torch
 
 from planner.device import load_device
-from planner.errors import PlanMismatchError, ReplayError, SpecError
+from planner.errors import ReplayError, SpecError
 from planner.plan import Plan, Retention
-from planner.planning import fingerprint, solve_graph
+from planner.planning import check_plan, solve_graph
 from planner.runtime.handle import AppliedPlan, apply
 from planner.runtime.live import LiveRun, make_live
 from planner.runtime.measure import Memory, measure_peak, seconds
@@ -109,7 +109,7 @@ def verify(
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise SpecError("there is no CUDA device here", path=spec.path, key=None, hint="use --device cpu")
-    _check_plan(spec, plan)
+    check_plan(plan, trace_spec(spec), path=spec.path)
     notes: list[str] = []
     run_spec = _runnable(spec, layers, notes)
     if place.type == "cpu" or layers is not None or run_spec != spec:
@@ -119,21 +119,6 @@ def verify(
     if place.type == "cpu":
         notes.append("oneDNN is off: PyTorch's own kernels run, whose workspaces are counted in the prediction")
     return compare(live, plan, place, steps=steps, notes=tuple(notes))
-
-
-def _check_plan(spec: RunSpec, plan: Plan) -> None:
-    found = fingerprint(trace_spec(spec))
-    if found != plan.model.fingerprint:
-        planned = plan.model.micro_batch
-        if planned is not None and planned != spec.batch.micro_batch:
-            raise PlanMismatchError(
-                f"the plan was made for a micro-batch of {planned}, and {spec.path} has {spec.batch.micro_batch}; "
-                "change the spec, or solve again"
-            )
-        raise PlanMismatchError(
-            f"the plan was made for another step than {spec.path} describes: the saved tensors differ "
-            f"({plan.model.name}, torch {plan.model.torch}); solve again"
-        )
 
 
 def _runnable(spec: RunSpec, layers: int | None, notes: list[str]) -> RunSpec:

@@ -24,6 +24,7 @@ from planner.plan import (
     check_writable,
     format_plan,
     load_plan,
+    naming_spec,
     write_plan,
     write_whole,
 )
@@ -156,6 +157,21 @@ def test_a_plan_that_is_read_back_is_the_plan_that_was_written(
     assert path.read_text() == format_plan(loaded)
 
 
+def test_a_plan_names_its_spec_from_where_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "plans" / "tiny.plan.yaml"
+    path.parent.mkdir()
+    link = tmp_path / "link.yaml"
+    link.symlink_to(path)
+
+    write_plan(naming_spec(PLAN, tmp_path / "specs" / "tiny.yaml", plan_file=path), path)
+
+    assert "../specs/tiny.yaml" == load_plan(path).model.spec
+    assert "../tiny.yaml" == naming_spec(PLAN, tmp_path / "tiny.yaml", plan_file=link).model.spec
+    assert load_plan(path) == replace(PLAN, model=replace(PLAN.model, spec="../specs/tiny.yaml"))
+    path.write_text(format_plan(PLAN).replace("  spec: null\n", ""))
+    assert load_plan(path).model.spec is None  # of an older planner
+
+
 def test_a_plan_says_its_micro_batch_and_one_of_an_older_planner_does_not(tmp_path: Path) -> None:
     path = tmp_path / "a.plan.yaml"
     told = replace(PLAN, model=replace(PLAN.model, micro_batch=18))
@@ -165,6 +181,9 @@ def test_a_plan_says_its_micro_batch_and_one_of_an_older_planner_does_not(tmp_pa
     assert "\n  micro_batch: 18\n" in path.read_text()
     path.write_text(path.read_text().replace("\n  micro_batch: 18\n", "\n"))
     assert load_plan(path).model.micro_batch is None
+    path.write_text(format_plan(told).replace("micro_batch: 18", f"micro_batch: {10**24}"))
+    with pytest.raises(PlanFileError, match=r"model\.micro_batch"):
+        load_plan(path)
     path.write_text(format_plan(told).replace("micro_batch: 18", "micro_batch: 0"))
     with pytest.raises(PlanFileError, match=r"model\.micro_batch"):
         load_plan(path)

@@ -8,11 +8,11 @@ from planner.commands.guards import imports
 from planner.commands.options import (
     Number,
     device_of,
+    format_of,
     host_budget_bytes_of,
     host_budget_option,
     json_option,
     load_run,
-    picture_format_of,
     quiet_option,
     verbose_option,
 )
@@ -77,7 +77,7 @@ def frontier(
       planner frontier model.yaml --points 16 -o frontier.svg
       planner frontier model.yaml --peers --json --quiet | jq '.points[].overhead'
     """
-    picture_format = None if output is None else picture_format_of(output)
+    picture_format = None if output is None else format_of(output)
     report = progress(quiet)
     run = load_run(spec)
     profile = device_of(run, device)

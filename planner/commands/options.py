@@ -1,6 +1,7 @@
 """Options that several commands share, and what their values become."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from planner.device import DeviceProfile
     from planner.spec import RunSpec
 
+
+PICTURES = ("png", "svg")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 host_budget_option = click.option(
@@ -74,12 +77,13 @@ def host_budget_bytes_of(profile: "DeviceProfile", text: str | None) -> int:
     return budget_bytes
 
 
-def picture_format_of(path: str) -> str:
-    """The format that a picture file's name asks for, "png" or "svg"."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".png", ".svg"):
-        raise click.BadParameter(f"{path!r} must end in .png or .svg.", param_hint="'--output' / '-o'")
-    return suffix.removeprefix(".")
+def format_of(path: str, formats: Sequence[str] = PICTURES) -> str:
+    """The format that the name of an output file asks for, one of those given."""
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in formats:
+        *first, last = (f".{name}" for name in formats)
+        raise click.BadParameter(f"{path!r} must end in {', '.join(first)} or {last}.", param_hint="'--output' / '-o'")
+    return suffix
 
 
 def load_run(path: str) -> "RunSpec":

@@ -127,7 +127,7 @@ def solve(
         check_writable(path)
     if budget_bytes > profile.memory_bytes:
         say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
-    answers = _Answers(path=path, is_plan_printed=output == STDOUT, as_json=as_json)
+    answers = _Answers(spec=spec, path=path, is_plan_printed=output == STDOUT, as_json=as_json)
     limits = Limits(time_s=time_limit, gap=gap)
     if objective == "throughput":
         found = _throughput(
@@ -172,26 +172,28 @@ def solve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
-    """How `planner solve` answers: a plan file at `path` and a report, or the plan alone on stdout.
+    """How `planner solve` answers about a spec: a plan file at `path` and a report, or the plan alone on stdout.
 
     With the objective throughput, the table of what was tried comes before the report, or is a part of its JSON object.
     """
 
+    spec: str
     path: Path
     is_plan_printed: bool
     as_json: bool
 
     def plan(self, outcome: "Outcome", graph: "OpGraph", trace_s: float, tried: "Throughput | None" = None) -> None:
-        from planner.plan import format_plan, write_plan
+        from planner.plan import format_plan, naming_spec, write_plan
         from planner.reporting import documents, summary, text
         from planner.reporting.link import summarize_link
 
+        plan = naming_spec(outcome.plan, self.spec, plan_file=self.path)
         if self.is_plan_printed:
-            click.echo(format_plan(outcome.plan), nl=False)
+            click.echo(format_plan(plan), nl=False)
             return
-        write_plan(outcome.plan, self.path)
+        write_plan(plan, self.path)
         found = summary.summarize_plan(
-            outcome.plan,
+            plan,
             graph,
             trace_s=trace_s,
             solve_s=outcome.solve_s,

@@ -99,6 +99,7 @@ def link_document(link: LinkUse) -> Document:
             }
             for copy in link.copies
         ],
+        "waits": [{"start_s": start_s, "end_s": end_s} for start_s, end_s in link.waits_s],
     }
 
 

@@ -11,6 +11,7 @@ from planner.blocks import BlockIndex, block_levels
 from planner.graph import OpGraph, Phase, modules, ops, saved_tensors, step_in_words, step_info
 from planner.link import Staging
 from planner.patterns import compress
+from planner.problem import moment_in_words
 
 if TYPE_CHECKING:
     from planner.problem import Problem
@@ -76,6 +77,7 @@ class LinkUse:
         staged_out_bytes, staged_back_bytes: the most that they do hold, between the ops of the step.
         stretches: the step in parts, in order.
         copies: in the order in which they leave.
+        waits_s: from when until when the device waits for copies, each time.
     """
 
     tensors: int
@@ -91,6 +93,7 @@ class LinkUse:
     staged_back_bytes: int
     stretches: tuple[Stretch, ...]
     copies: tuple[LinkCopy, ...]
+    waits_s: tuple[tuple[float, float], ...]
 
     @property
     def stall_s(self) -> float:
@@ -104,7 +107,7 @@ def summarize_link(timeline: "Timeline", problem: "Problem", graph: OpGraph) -> 
     if not copies:
         return None
     assert problem.link is not None
-    clock = _Clock(timeline, problem)
+    clock = Clock(timeline, problem)
     sizes_bytes = [problem.tensors[copy.tensor].size_bytes for copy in copies]
     stretches = tuple(_stretch(clock, copies, sizes_bytes, *cut) for cut in _cuts(graph, clock))
     packed = {saved.value: saved for saved in reversed(saved_tensors(graph))}  # the first packing of each
@@ -135,19 +138,21 @@ def summarize_link(timeline: "Timeline", problem: "Problem", graph: OpGraph) -> 
                 out_s=_seconds(copy.out_ns),
                 gone_at=_gone_at(problem, graph, copy),
                 back_s=_seconds(copy.back_ns),
-                back_at=_back_at(problem, graph, copy),
+                back_at=moment_in_words(problem, graph, copy.back_step, copy.back_replay),
             )
             for copy, size_bytes in zip(copies, sizes_bytes, strict=True)
         ),
+        waits_s=tuple(_seconds(wait) for wait in clock.waits_ns),
     )
 
 
-class _Clock:
+class Clock:
     """When the device reaches each moment of the timeline, and how long it has waited by then.
 
     Attributes:
         first: of each step, the place of its first moment; one past the last step, that of the end.
         reached_ns, waited_ns: at each place, when copies out have been waited for, and before copies back are.
+        waits_ns: from when until when it waits, each time.
     """
 
     def __init__(self, timeline: "Timeline", problem: "Problem") -> None:
@@ -167,10 +172,13 @@ class _Clock:
             asked[self._asked[copy.tensor]].append(copy.back_ns[1])
         self.reached_ns: list[int] = []
         self.waited_ns: list[int] = []
+        self.waits_ns: list[tuple[int, int]] = []
         now_ns = waited_ns = 0
         for place, point in enumerate(timeline.points):
             for done_ns in (max(gone[place], default=0), max(asked[place], default=0)):
                 late_ns = max(0, done_ns - now_ns)
+                if late_ns:
+                    self.waits_ns.append((now_ns, done_ns))
                 now_ns, waited_ns = now_ns + late_ns, waited_ns + late_ns
                 if len(self.reached_ns) == place:
                     self.reached_ns.append(now_ns)
@@ -196,7 +204,7 @@ class _Clock:
         )
 
 
-def _cuts(graph: OpGraph, clock: _Clock) -> list[tuple[Phase, str, int, int]]:
+def _cuts(graph: OpGraph, clock: Clock) -> list[tuple[Phase, str, int, int]]:
     """(phase, name, place, place after it) of each stretch."""
     turn, steps = step_info(graph).backward_step, step_info(graph).steps
     phases = ((Phase.FORWARD, 0, turn), (Phase.BACKWARD, turn, steps))
@@ -252,7 +260,7 @@ def _equal_parts(reached_ns: Sequence[int], start: int, end: int) -> list[tuple[
 
 
 def _stretch(
-    clock: _Clock, copies: Sequence["Copy"], sizes_bytes: Sequence[int], phase: Phase, name: str, start: int, end: int
+    clock: Clock, copies: Sequence["Copy"], sizes_bytes: Sequence[int], phase: Phase, name: str, start: int, end: int
 ) -> Stretch:
     start_ns, end_ns = clock.reached_ns[start], clock.reached_ns[end]
     out, back = [copy.out_ns for copy in copies], [copy.back_ns for copy in copies]
@@ -302,13 +310,6 @@ def _packed_step(problem: "Problem", copy: "Copy") -> int:
 
 def _gone_at(problem: "Problem", graph: OpGraph, copy: "Copy") -> str:
     return "end of forward" if copy.gone_step >= problem.settle_step else step_in_words(graph, copy.gone_step)
-
-
-def _back_at(problem: "Problem", graph: OpGraph, copy: "Copy") -> str:
-    if copy.back_replay is None:
-        return step_in_words(graph, copy.back_step)
-    op = problem.ops[copy.back_replay]
-    return f"{Phase.BACKWARD}, replaying {op.name} of {op.module_fqn or 'the model'}"
 
 
 def _seconds(span_ns: tuple[int, int]) -> tuple[float, float]:

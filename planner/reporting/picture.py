@@ -1,6 +1,7 @@
 """The frontier as a picture. Needs the "plot" extra; draws without a display."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from io import BytesIO
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ _SETTINGS = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-_BYTES_PER_GB = 1e9
+BYTES_PER_GB = 1e9
 # Rules that cost far more than the rest go to the upper edge, with their value, or nothing else could be read.
 _TALLEST = 1.25
 # Where a label may go, in points from its mark: to its right or left, level, above or below.
@@ -33,33 +34,48 @@ _POINTS_PER_INCH = 72
 
 def picture(found: "Frontier", file_format: str) -> bytes:
     """The picture as the bytes of a file: "png" or "svg"."""
-    with rc_context(_SETTINGS):
+    with drawing():
         figure = Figure(figsize=(9, 5), layout="constrained")
         axes = figure.subplots()
-        top = _height(found)
-        _draw_memory(axes, found)
-        _draw_peers(axes, found, top)
-        axes.plot(
-            [point.budget_bytes / _BYTES_PER_GB for point in found.points],
-            [100 * point.overhead for point in found.points],
-            color=_OURS,
-            linewidth=2,
-            marker="o",
-            markersize=5,
-            label="planner",
-            zorder=5,
-        )
-        axes.set_ylim(bottom=0, top=top)
-        _draw_baselines(axes, found.baselines, top)
-        axes.set_xlabel("Memory budget, or peak of a rule (GB = 10⁹ bytes)")
-        axes.set_ylabel("Recompute and stall time (% of the step)")
+        draw_frontier(axes, found)
         axes.set_title(f"{found.model} on {found.device}", loc="left")
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
         figure.legend(frameon=False, fontsize=9, loc="outside right upper")
-        out = BytesIO()
-        figure.savefig(out, format=file_format, dpi=150, metadata={"Date": None} if file_format == "svg" else None)
+        return file_of(figure, file_format)
+
+
+def drawing() -> AbstractContextManager[None]:
+    """Our settings, around everything that draws."""
+    return rc_context(_SETTINGS)
+
+
+def file_of(figure: Figure, file_format: str) -> bytes:
+    """The figure as the bytes of a file: "png" or "svg"."""
+    out = BytesIO()
+    figure.savefig(out, format=file_format, dpi=150, metadata={"Date": None} if file_format == "svg" else None)
     return out.getvalue()
+
+
+def draw_frontier(axes: Any, found: "Frontier") -> None:
+    """Budgets against what they cost, beside the rules of others."""
+    top = _height(found)
+    _draw_memory(axes, found)
+    _draw_peers(axes, found, top)
+    axes.plot(
+        [point.budget_bytes / BYTES_PER_GB for point in found.points],
+        [100 * point.overhead for point in found.points],
+        color=_OURS,
+        linewidth=2,
+        marker="o",
+        markersize=5,
+        label="planner",
+        zorder=5,
+    )
+    axes.set_ylim(bottom=0, top=top)
+    _draw_baselines(axes, found.baselines, top)
+    axes.set_xlabel("Memory budget, or peak of a rule (GB = 10⁹ bytes)")
+    axes.set_ylabel("Recompute and stall time (% of the step)")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def _height(found: "Frontier") -> float:
@@ -72,7 +88,7 @@ def _draw_memory(axes: Any, found: "Frontier") -> None:
     memory_bytes = found.device_memory_bytes
     peaks = [*found.budgets_bytes, *(rival.peak_bytes for rival in found.baselines)]
     if min(peaks) <= memory_bytes <= max(peaks):
-        axes.axvline(memory_bytes / _BYTES_PER_GB, color="#888888", linestyle=":", label=f"memory of {found.device}")
+        axes.axvline(memory_bytes / BYTES_PER_GB, color="#888888", linestyle=":", label=f"memory of {found.device}")
 
 
 def _draw_peers(axes: Any, found: "Frontier", top: float) -> None:
@@ -86,7 +102,7 @@ def _draw_peers(axes: Any, found: "Frontier", top: float) -> None:
     styles = zip(cycle(_COLOURS), cycle(reversed(_MARKERS)), strict=False)
     for (name, rivals), (colour, marker) in zip(plans.items(), styles, strict=False):
         axes.plot(
-            [rival.peak_bytes / _BYTES_PER_GB for rival in rivals],
+            [rival.peak_bytes / BYTES_PER_GB for rival in rivals],
             [min(100 * rival.overhead, top) for rival in rivals],
             color=colour,
             linewidth=1 if len(rivals) > 1 else 0,
@@ -101,7 +117,7 @@ def _draw_peers(axes: Any, found: "Frontier", top: float) -> None:
 def _draw_baselines(axes: Any, rivals: Iterable["Rival"], top: float) -> None:
     places = []
     for rival, colour, marker in zip(rivals, cycle(_COLOURS), cycle(_MARKERS), strict=False):
-        place = rival.peak_bytes / _BYTES_PER_GB, min(100 * rival.overhead, top)
+        place = rival.peak_bytes / BYTES_PER_GB, min(100 * rival.overhead, top)
         axes.plot(*place, color=colour, marker=marker, markersize=8, linestyle="", label=rival.name, zorder=6)
         places.append((rival.name, place))
     taken: list[_Box] = []

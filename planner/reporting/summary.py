@@ -101,6 +101,20 @@ class DecisionGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleDecisions:
+    """What becomes of the tensors that the modules of a pattern, all of class `kind`, save: a total by retention."""
+
+    modules: str
+    kind: str
+    totals: tuple[RetentionTotal, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return sum(total.size_bytes for total in self.totals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSummary:
     """A plan with what a reader wants to know beside it.
 
@@ -217,12 +231,7 @@ def summarize_plan(
     top: int = 10,
 ) -> PlanSummary:
     """The summary of a plan for a traced step, with at most `top` groups of decisions."""
-    kept = _activations(graph)
-    decisions = {_place(decision): decision for decision in plan.decisions}
-    # A storage that one decision saves stays, and otherwise leaves if one offloads it, whatever others on it say.
-    order = sorted(kept, key=lambda saved: _COUNTED_FIRST.index(decisions[_place(saved)].retention))
-    size = _first_on_each_storage(graph, order)
-    sizes = {_place(saved): size.get(saved.index, 0) for saved in kept}
+    sizes = _decision_sizes(plan, graph)
     info = step_info(graph)
     return PlanSummary(
         plan=plan,
@@ -263,7 +272,45 @@ def summarize_nothing(graph: OpGraph, *, device: str, budget_bytes: int) -> Noth
     return NothingSummary(model=step_info(graph).model, device=device, budget_bytes=budget_bytes)
 
 
+def decisions_by_module(plan: Plan, graph: OpGraph) -> tuple[ModuleDecisions, ...]:
+    """The plan's decisions by module; modules that differ only in numbers and are of one class together.
+
+    Those with the most bytes first; modules without bytes of their own left out.
+    """
+    sizes = _decision_sizes(plan, graph)
+    classes = {module.fqn: module.class_name for module in modules(graph)}
+    found: dict[str, dict[Retention, list[int]]] = {}
+    for decision in plan.decisions:
+        totals = found.setdefault(decision.module_fqn, {}).setdefault(decision.retention, [0, 0])
+        totals[0] += 1
+        totals[1] += sizes[_place(decision)]
+    rows = []
+    for pattern, kind in compress((fqn, classes.get(fqn, "")) for fqn in found):
+        members = [found[fqn] for fqn in expand(pattern)]
+        totals_by_retention = tuple(
+            RetentionTotal(
+                retention=retention,
+                tensors=sum(member[retention][0] for member in members if retention in member),
+                size_bytes=sum(member[retention][1] for member in members if retention in member),
+            )
+            for retention in Retention
+            if any(retention in member for member in members)
+        )
+        rows.append(ModuleDecisions(modules=pattern, kind=str(kind), totals=totals_by_retention))
+    return tuple(sorted((row for row in rows if row.size_bytes), key=lambda row: -row.size_bytes))
+
+
 _Place = tuple[str, int, int]
+
+
+def _decision_sizes(plan: Plan, graph: OpGraph) -> dict[_Place, int]:
+    """Bytes by decision, each storage once."""
+    kept = _activations(graph)
+    decisions = {_place(decision): decision for decision in plan.decisions}
+    # A storage that one decision saves stays, and otherwise leaves if one offloads it, whatever others on it say.
+    order = sorted(kept, key=lambda saved: _COUNTED_FIRST.index(decisions[_place(saved)].retention))
+    size = _first_on_each_storage(graph, order)
+    return {_place(saved): size.get(saved.index, 0) for saved in kept}
 
 
 def _place(item: SavedTensor | Decision) -> _Place:

@@ -38,8 +38,8 @@ def plan_text(summary: PlanSummary) -> str:
         _static(summary.static),
         _comparison(plan),
         [
-            *wrapped(f"Peak at    {_op(predicted.peak_at)}"),
-            *wrapped(f"Solver     {plan.solver.status}: {_proof(summary)}"),
+            *wrapped(f"Peak at    {short_op(predicted.peak_at)}"),
+            *wrapped(f"Solver     {plan.solver.status}: {proof_in_words(summary)}"),
             f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve, {rehearsed}",
         ],
         _retentions(plan, summary.retentions),
@@ -67,7 +67,7 @@ def infeasible_text(summary: InfeasibleSummary) -> str:
         _static(summary.static),
         [
             f"Smallest peak  {gigabytes(summary.smallest_peak_bytes)}",
-            *wrapped(f"Reached at     {_op(summary.smallest_peak_at)}"),
+            *wrapped(f"Reached at     {short_op(summary.smallest_peak_at)}"),
             f"Lower bound    {gigabytes(summary.bound_bytes)}: no plan can peak below",
         ],
         _ways_out(summary),
@@ -105,7 +105,7 @@ def trace_text(summary: TraceSummary) -> str:
             [
                 (
                     tensor.module_fqn or "(the model)",
-                    _op(tensor.op),
+                    short_op(tensor.op),
                     f"{shape(tensor.shape)} {tensor.dtype}",
                     gigabytes(tensor.size_bytes),
                 )
@@ -163,7 +163,7 @@ def _comparison(plan: Plan) -> list[str]:
     )
 
 
-def _proof(summary: PlanSummary) -> str:
+def proof_in_words(summary: PlanSummary) -> str:
     """What the plan adds beside the least that any could."""
     proof = summary.plan.solver
     if not summary.added_s:
@@ -232,7 +232,7 @@ def _groups(groups: Iterable[DecisionGroup]) -> list[str]:
             (
                 str(group.retention),
                 group.modules or "(the model)",
-                _op(group.op),
+                short_op(group.op),
                 str(group.tensors),
                 gigabytes(group.size_bytes),
             )
@@ -245,7 +245,7 @@ def _groups(groups: Iterable[DecisionGroup]) -> list[str]:
 def _saved_by_op(groups: Iterable[SavedGroup]) -> list[str]:
     return table(
         ("Saved by op", "tensors", "size"),
-        [(_op(group.name), str(group.tensors), gigabytes(group.size_bytes)) for group in groups],
+        [(short_op(group.name), str(group.tensors), gigabytes(group.size_bytes)) for group in groups],
     )
 
 
@@ -263,7 +263,7 @@ def _notes(notes: Iterable[str]) -> list[str]:
     return [line for note in notes for line in wrapped(f"Note: {note}")]
 
 
-def _op(text: str) -> str:
+def short_op(text: str) -> str:
     """Op names without the namespace and overload that tell a reader nothing."""
     words = []
     for word in text.split(" "):

@@ -59,6 +59,23 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a plan adds at every moment to the memory that no plan changes.
+
+    Attributes:
+        kept_bytes: held on the device from forward, from where its life in forward ends.
+        replayed_bytes: made again by replays.
+        scratch_bytes: alive while a replayed op runs.
+        moved_bytes: on the way to the host, and back from there until released.
+    """
+
+    kept_bytes: tuple[int, ...]
+    replayed_bytes: tuple[int, ...]
+    scratch_bytes: tuple[int, ...]
+    moved_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
     """A set of tensors to keep, and the step under it; the timeline says which of them lie on the host."""
 
@@ -203,16 +220,17 @@ class Lives:
         for op, place in self._replay_position.items():
             for tensor in problem.ops[op].reads:
                 self._end[tensor] = max(self._end[tensor], place + 1)
-        self._change = np.zeros(len(self._points) + 1, dtype=np.int64)
+        self._kept, self._replayed, self._scratch = self._zeros(), self._zeros(), self._zeros()
         for index in set(kept) - offloaded:
             start = self._position[min(problem.tensors[index].free_step, len(problem.base_bytes))]
-            self._hold(self._change, index, start, self._end[index])
+            self._hold(self._kept, index, start, self._end[index])
         for op, place in self._replay_position.items():
-            self._change[place] += problem.ops[op].scratch_bytes
-            self._change[place + 1] -= problem.ops[op].scratch_bytes
+            self._scratch[place] += problem.ops[op].scratch_bytes
+            self._scratch[place + 1] -= problem.ops[op].scratch_bytes
             for index in problem.ops[op].writes:
                 last = place + 1 if index in kept else max(self._end[index], place + 1)
-                self._hold(self._change, index, place, last)
+                self._hold(self._replayed, index, place, last)
+        self._change = self._kept + self._replayed + self._scratch
         steps = np.fromiter((point.step for point in self._points), dtype=np.int64, count=len(self._points))
         self._base = np.asarray(problem.base_bytes, dtype=np.int64)[steps]
 
@@ -223,17 +241,7 @@ class Lives:
 
     def timeline(self, copies: Traffic) -> Timeline:
         """The timeline with the copies of the tensors that leave."""
-        change = self._change.copy()
-        for copy in copies.copies:
-            free_step = self._problem.tensors[copy.tensor].free_step
-            if copy.gone_step > free_step:
-                self._hold(change, copy.tensor, self._position[free_step], self._position[copy.gone_step])
-            if copy.back_replay is None:
-                back = self._position[copy.back_step + 1] - 1
-            else:
-                back = self._replay_position[copy.back_replay]
-            self._hold(change, copy.tensor, back, self._end[copy.tensor])
-        total = np.cumsum(change)[: len(self._points)] + self._base
+        total = self._over_time(self._change + self._moved(copies)) + self._base
         highest = int(np.argmax(total))
         peak_bytes = int(total[highest])
         optimizer_bytes = self._problem.optimizer_peak_bytes
@@ -246,6 +254,34 @@ class Lives:
             replays=len(self._replay_position),
             traffic=copies,
         )
+
+    def parts(self, copies: Traffic) -> Parts:
+        """What the timeline with these copies has beside the memory that no plan changes."""
+        return Parts(
+            kept_bytes=tuple(self._over_time(self._kept).tolist()),
+            replayed_bytes=tuple(self._over_time(self._replayed).tolist()),
+            scratch_bytes=tuple(self._over_time(self._scratch).tolist()),
+            moved_bytes=tuple(self._over_time(self._moved(copies)).tolist()),
+        )
+
+    def _zeros(self) -> NDArray[np.int64]:
+        return np.zeros(len(self._points) + 1, dtype=np.int64)
+
+    def _over_time(self, change: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.cumsum(change)[: len(self._points)]
+
+    def _moved(self, copies: Traffic) -> NDArray[np.int64]:
+        change = self._zeros()
+        for copy in copies.copies:
+            free_step = self._problem.tensors[copy.tensor].free_step
+            if copy.gone_step > free_step:
+                self._hold(change, copy.tensor, self._position[free_step], self._position[copy.gone_step])
+            if copy.back_replay is None:
+                back = self._position[copy.back_step + 1] - 1
+            else:
+                back = self._replay_position[copy.back_replay]
+            self._hold(change, copy.tensor, back, self._end[copy.tensor])
+        return change
 
 
 def _axis(problem: Problem, schedule: Schedule) -> tuple[tuple[Point, ...], list[int], dict[int, int]]:

@@ -221,6 +221,7 @@ LINK = LinkUse(
             back_at="backward, aten.tanh_backward.default of layers.2",
         ),
     ),
+    waits_s=((1.06, 1.07),),
 )
 
 

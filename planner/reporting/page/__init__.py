@@ -1,0 +1,1 @@
+"""The report as one HTML page that needs nothing else: no network, no fonts, no library."""
