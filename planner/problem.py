@@ -408,12 +408,18 @@ def _needed_ops(
     return needed[::-1]
 
 
+def base_lives(graph: OpGraph) -> tuple[Storage, ...]:
+    """The storages with the lives that they have in every plan, by index: kept tensors live longer."""
+    held = _never_unpacked(graph)
+    end = step_info(graph).steps
+    return tuple(replace(s, free_step=end) if s.index in held else s for s in storages(graph))
+
+
 def _base_bytes(graph: OpGraph) -> tuple[int, ...]:
     """Bytes alive at each step whatever the plan."""
     info = step_info(graph)
-    held = _never_unpacked(graph)
     return alive_bytes(
-        (replace(s, free_step=info.steps) if s.index in held else s for s in storages(graph)),
+        base_lives(graph),
         ops(graph),
         static=info.static,
         sharded_gradient_ratio=info.sharded_gradient_ratio,

@@ -185,6 +185,8 @@ class _Answers:
         from planner.plan import format_plan, write_plan
         from planner.reporting import documents, summary, text
         from planner.reporting.link import summarize_link
+        from planner.simulation.allocations import planned_step
+        from planner.simulation.reserved import reserved
 
         if self.is_plan_printed:
             click.echo(format_plan(outcome.plan), nl=False)
@@ -198,6 +200,7 @@ class _Answers:
             rehearse_s=outcome.rehearse_s,
             path=self.path,
             link=summarize_link(outcome.timeline, outcome.problem, graph),
+            reserved=reserved(planned_step(graph, outcome.problem, outcome.kept, outcome.timeline)),
         )
         self._print(documents.plan_document(found), text.plan_text(found), tried)
 

@@ -15,6 +15,7 @@ from planner.reporting.summary import (
     TraceSummary,
 )
 from planner.reporting.tables import count, duration, gigabytes, percent, shape, table, wrapped
+from planner.simulation.reserved import Reserved
 
 EVERY_BLOCK = "every block"
 _INTERRUPTED = (
@@ -39,6 +40,7 @@ def plan_text(summary: PlanSummary) -> str:
         _comparison(plan),
         [
             *wrapped(f"Peak at    {_op(predicted.peak_at)}"),
+            *([] if summary.reserved is None else wrapped(f"Reserved   {_reserved(summary.reserved)}")),
             *wrapped(f"Solver     {plan.solver.status}: {_proof(summary)}"),
             f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve, {rehearsed}",
         ],
@@ -89,6 +91,7 @@ def trace_text(summary: TraceSummary) -> str:
             f"Ops            {summary.ops:,}",
             f"Saved tensors  {summary.saved_tensors:,}, of which {summary.saved_activations:,} "
             f"are activations of {gigabytes(summary.saved_bytes)}",
+            *wrapped(f"Reserved       {_reserved(summary.reserved)} (all saved tensors kept)"),
         ],
         _static(summary.static),
         table(
@@ -131,6 +134,16 @@ def _static(static: StaticMemory) -> list[str]:
         ("Added by the optimizer step", static.optimizer_transient_bytes),
     ]
     return [f"{name:<28}{gigabytes(size):>10}" for name, size in rows if size or not name.startswith("  ")]
+
+
+def _reserved(reserved: Reserved) -> str:
+    """What the allocator takes from the device, and how much of it is only there because it could not be reused."""
+    default, expandable = reserved.default, reserved.expandable
+    return (
+        f"{gigabytes(default.reserved_bytes)} by PyTorch's allocator, {gigabytes(expandable.reserved_bytes)} with "
+        f"expandable segments; {gigabytes(default.fragmentation_bytes)} and "
+        f"{gigabytes(expandable.fragmentation_bytes)} of that are never in use"
+    )
 
 
 def _comparison(plan: Plan) -> list[str]:

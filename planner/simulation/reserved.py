@@ -1,0 +1,148 @@
+"""What a training step makes PyTorch's caching allocator reserve: its allocations replayed, step after step.
+
+The figure is `torch.cuda.max_memory_reserved`. Outside of it, and so to be added for what `nvidia-smi` shows: the CUDA
+context with its kernels, and NCCL's buffers. Inside, though no tensors: what cuBLAS is given to work in.
+
+What no trace shows is left out: workspaces of other libraries (cuDNN) and of kernels that are not modelled, batches of
+other shapes, evaluation, other loading orders. They make the default allocator reserve more, and expandable segments
+hardly.
+"""
+
+from dataclasses import dataclass
+
+from planner.costs.reserved import CUBLAS_WORKSPACE_BYTES, HOPPER_CUBLAS_WORKSPACE_BYTES, ReservedInterval
+from planner.simulation.allocations import StepAllocations
+from planner.simulation.allocator import CachingAllocator
+
+# The first step makes the optimizer's state, and the second meets what the first left; from then on, most steps find
+# room where the one before found it. A step that still needs new memory is not the last; so many are enough.
+_MAX_STEPS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The steps of a run through the allocator, until one of them reserved nothing more.
+
+    Attributes:
+        reserved_bytes: at the end, which is the most.
+        allocated_bytes: the most that was in use, with what rounding adds.
+        steps: how many were replayed.
+        is_settled: whether the last one reserved nothing more.
+    """
+
+    reserved_bytes: int
+    allocated_bytes: int
+    steps: int
+    is_settled: bool
+
+    @property
+    def fragmentation_bytes(self) -> int:
+        """What is reserved and was never in use at once."""
+        return self.reserved_bytes - self.allocated_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """What the allocator reserves for a step.
+
+    Attributes:
+        default: as PyTorch is set up, with cuBLAS's workspaces as on Hopper and Blackwell.
+        expandable: with `expandable_segments:True`, and cuBLAS's workspaces as on other devices.
+    """
+
+    default: Replay
+    expandable: Replay
+
+    @property
+    def interval(self) -> ReservedInterval:
+        """From the less to the more of both."""
+        both = self.default.reserved_bytes, self.expandable.reserved_bytes
+        return ReservedInterval(low_bytes=min(both), high_bytes=max(both))
+
+
+def reserved(step: StepAllocations) -> Reserved:
+    """What both kinds of segments come to for a step."""
+    return Reserved(
+        default=replay(step, expandable=False, workspace_bytes=HOPPER_CUBLAS_WORKSPACE_BYTES),
+        expandable=replay(step, expandable=True, workspace_bytes=CUBLAS_WORKSPACE_BYTES),
+    )
+
+
+def replay(
+    step: StepAllocations, *, expandable: bool, workspace_bytes: int = 0, limit_bytes: int | None = None
+) -> Replay:
+    """The step, repeated until it reserves nothing more.
+
+    Args:
+        step: its blocks.
+        expandable: the kind of segments.
+        workspace_bytes: what cuBLAS is given when forward begins for the first time, and when backward does.
+        limit_bytes: what the device has; None for no limit.
+
+    Raises:
+        AllocatorMemoryError: the device has too little.
+    """
+    run = _Run(step, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes), workspace_bytes)
+    steps, is_settled = 0, False
+    while not is_settled and steps < _MAX_STEPS:
+        before_bytes = run.allocator.reserved_bytes
+        run.step(is_first=steps == 0)
+        # The first step cannot be the last: it begins without the optimizer's state.
+        is_settled = steps > 0 and run.allocator.reserved_bytes == before_bytes
+        steps += 1
+    return Replay(
+        reserved_bytes=run.allocator.peak_reserved_bytes,
+        allocated_bytes=run.allocator.peak_allocated_bytes,
+        steps=steps,
+        is_settled=is_settled,
+    )
+
+
+class _Run:
+    """A run on an allocator. Blocks of a step are named by their place, all others are negative."""
+
+    def __init__(self, step: StepAllocations, allocator: CachingAllocator, workspace_bytes: int) -> None:
+        self._step = step
+        self._workspace_bytes = workspace_bytes
+        self._next_key = -1
+        self.allocator = allocator
+        events = [
+            # What is given back at a moment is given back before anything is taken.
+            *((life.stop, 0, place) for place, life in enumerate(step.lives)),
+            *((life.start, 1, place) for place, life in enumerate(step.lives)),
+        ]
+        events.sort()
+        self._forward = [event for event in events if event[0] < step.backward]
+        self._backward = [event for event in events if step.backward <= event[0] <= step.end]
+        self._after = [event for event in events if event[0] > step.end]
+        self._take(step.resident_bytes)
+
+    def step(self, *, is_first: bool) -> None:
+        if is_first:
+            self._take([self._workspace_bytes])
+        self._run(self._forward)
+        if is_first:
+            self._take([self._workspace_bytes])
+        self._run(self._backward)
+        if is_first:
+            self._take(self._step.state_bytes)
+        transients = self._take(self._step.transient_bytes)
+        for key in transients:
+            self.allocator.free(key)
+        self._run(self._after)
+
+    def _run(self, events: list[tuple[int, int, int]]) -> None:
+        for _, is_start, place in events:
+            if is_start:
+                life = self._step.lives[place]
+                self.allocator.allocate(place, life.size_bytes, life.stream)
+            else:
+                self.allocator.free(place)
+
+    def _take(self, sizes: "tuple[int, ...] | list[int]") -> list[int]:
+        keys = []
+        for size_bytes in sizes:
+            self.allocator.allocate(self._next_key, size_bytes)
+            keys.append(self._next_key)
+            self._next_key -= 1
+        return keys
