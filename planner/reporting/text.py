@@ -91,7 +91,7 @@ def trace_text(summary: TraceSummary) -> str:
             f"Ops            {summary.ops:,}",
             f"Saved tensors  {summary.saved_tensors:,}, of which {summary.saved_activations:,} "
             f"are activations of {gigabytes(summary.saved_bytes)}",
-            *wrapped(f"Reserved       {_reserved(summary.reserved)} (all saved tensors kept)"),
+            *wrapped(f"Reserved       {_reserved(summary.reserved)} (with all of it kept)"),
         ],
         _static(summary.static),
         table(
@@ -137,12 +137,11 @@ def _static(static: StaticMemory) -> list[str]:
 
 
 def _reserved(reserved: Reserved) -> str:
-    """What the allocator takes from the device, and how much of it is only there because it could not be reused."""
     default, expandable = reserved.default, reserved.expandable
     return (
         f"{gigabytes(default.reserved_bytes)} by PyTorch's allocator, {gigabytes(expandable.reserved_bytes)} with "
-        f"expandable segments; {gigabytes(default.fragmentation_bytes)} and "
-        f"{gigabytes(expandable.fragmentation_bytes)} of that are never in use"
+        f"expandable segments: {gigabytes(default.fragmentation_bytes)} and "
+        f"{gigabytes(expandable.fragmentation_bytes)} more than is ever in use"
     )
 
 

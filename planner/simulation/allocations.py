@@ -224,15 +224,17 @@ class _Shares:
         static, table = step_info(graph).static, storages(graph)
         graded = {storage.name for storage in table if storage.kind is StorageKind.GRADIENT}
         parameters = [storage for storage in table if storage.kind is StorageKind.PARAMETER]
-        self._weights = {storage.name: storage.size_bytes for storage in parameters}
-        self._units = {
+        units = {
             storage.name.removesuffix(GATHERED)
             for storage in table
             if storage.kind is StorageKind.COMMUNICATION and storage.name.endswith(GATHERED)
         }
+        self._in_unit: defaultdict[str, list[int]] = defaultdict(list)
+        for storage in parameters:
+            self._in_unit[_unit_of(storage.name, units)].append(storage.size_bytes)
         trained = [storage.size_bytes for storage in parameters if storage.name in graded]
         buffers = [storage.size_bytes for storage in table if storage.kind is StorageKind.BUFFER]
-        owned = apportioned(static.parameters_bytes - sum(buffers), list(self._weights.values()))
+        owned = apportioned(static.parameters_bytes - sum(buffers), [storage.size_bytes for storage in parameters])
         self.resident = (
             *owned,
             *buffers,
@@ -246,16 +248,15 @@ class _Shares:
 
     def gathered(self, storage: Storage) -> tuple[int, ...]:
         """The parameters that a unit of FSDP gathers, each of which has its own memory."""
-        unit = storage.name.removesuffix(GATHERED)
-        weights = [size for name, size in self._weights.items() if self._unit_of(name) == unit]
-        return apportioned(storage.size_bytes, weights)
+        return apportioned(storage.size_bytes, self._in_unit[storage.name.removesuffix(GATHERED)])
 
-    def _unit_of(self, parameter: str) -> str:
-        path = parameter
-        while path := path.rpartition(".")[0]:
-            if path in self._units:
-                return path
-        return ROOT_UNIT
+
+def _unit_of(parameter: str, units: Set[str]) -> str:
+    path = parameter
+    while path := path.rpartition(".")[0]:
+        if path in units:
+            return path
+    return ROOT_UNIT
 
 
 def apportioned(total_bytes: int, weights: Sequence[int]) -> tuple[int, ...]:
