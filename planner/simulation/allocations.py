@@ -117,12 +117,7 @@ def planned_step(graph: OpGraph, problem: Problem, kept: Set[int], timeline: "Ti
     copies = {copy.tensor: copy for copy in timeline.traffic.copies}
     held: dict[int, int] = {}
     for index in kept:
-        if index in copies:
-            stop = moments[copies[index].gone_step]
-        elif index in timeline.traffic.offloaded:
-            continue  # nobody asks for it again
-        else:
-            stop = ends[index]
+        stop = moments[copies[index].gone_step] if index in copies else ends[index]
         storage = values(graph)[problem.tensors[index].value].storage
         held[storage] = max(held.get(storage, 0), stop)
     more = [*_replays(problem, kept, ends, replayed)]

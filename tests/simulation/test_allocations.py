@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Set
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -146,12 +146,13 @@ def test_fsdp_gathers_and_reduces_on_streams_of_its_own(sharded: OpGraph) -> Non
 
 def test_ddp_fills_buckets_of_25_mib_from_the_last_gradient_on() -> None:
     with torch.device("meta"):
-        model = nn.Sequential(*(nn.Linear(width, 3072 - width, bias=False) for width in (1024, 2048) * 3))
+        widths = (1024, 2048, 1024, 2048, 512, 512)
+        model = nn.Sequential(*(nn.Linear(one, other, bias=False) for one, other in pairwise(widths)))
     made = prepare_module(model, (torch.empty(1, 1024, device="meta"),))
     found = saving_step(planner.trace(replace(made, settings=replace(made.settings, ddp=2))))
 
-    # Gradients of 8 MiB: the first bucket is full at 1 MiB, the second at 25; the last gradient is left.
-    assert (*[8 * MIB] * 6, 8 * MIB, 32 * MIB, 8 * MIB) == found.resident_bytes
+    # Parameters, and buckets: the first is full at 1 MiB, the second at 25, of which it misses 5 before the last.
+    assert [size_mib * MIB for size_mib in (8, 8, 8, 4, 1, 1, 28)] == list(found.resident_bytes)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +209,14 @@ def test_state_of_the_optimizer_takes_what_the_first_step_has_left() -> None:
     assert Replay(reserved_bytes=80 * MIB, allocated_bytes=64 * MIB, steps=3, is_settled=True) == found
     # In one range that grows, 16 MiB are there and 24 more are mapped, in pages: 20 MiB and 20 MiB.
     assert 80 * MIB == replay(run(life(40, 0, 2), states=(24 * MIB,)), expandable=True).reserved_bytes
+
+
+def test_a_first_step_that_reserves_nothing_is_not_the_last() -> None:
+    # The parameter leaves 18 MiB of its segment, for forward's 9.5 and then for state of 9. Of that, 9 are left.
+    forward = Life(size_bytes=9 * MIB + MIB // 2, start=0, stop=2)
+    found = replay(run(forward, resident=(2 * MIB,), states=(9 * MIB,)), expandable=False)
+
+    assert (40 * MIB, 3) == (found.reserved_bytes, found.steps)
 
 
 def test_temporaries_of_the_optimizer_come_with_gradients_and_without_activations() -> None:

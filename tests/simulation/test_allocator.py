@@ -96,19 +96,18 @@ def test_the_smallest_block_that_holds_a_request_is_taken() -> None:
     assert 94 * MIB == allocator.reserved_bytes
 
 
-def test_of_equal_blocks_the_one_at_the_lowest_address_is_taken() -> None:
-    # Three blocks of 6 MiB in a segment and 2 MiB behind them. The first and the last are free; the last borders on the
-    # rest and is one with it, so that the first is the smaller. Behind a fourth block both are 6 MiB.
-    allocator = after(6 * MIB, 6 * MIB, 6 * MIB, 2 * MIB)
+@pytest.mark.parametrize("expandable", [False, True])
+def test_of_equal_blocks_the_one_at_the_lowest_address_is_taken(expandable: bool) -> None:
+    allocator = after(6 * MIB, 6 * MIB, 6 * MIB, 2 * MIB, expandable=expandable)
     allocator.free(0)
     allocator.free(2)
     assert (6 * MIB, 6 * MIB) == allocator.free_blocks()
 
     allocator.allocate(4, 6 * MIB)
-    allocator.free(1)
+    allocator.free(3)
 
-    # What lay between them borders on the one that is still free: it was the higher.
-    assert (12 * MIB,) == allocator.free_blocks()
+    # The last block borders on the one that is still free: it was the higher.
+    assert (8 * MIB,) == allocator.free_blocks()
     assert 20 * MIB == allocator.reserved_bytes
 
 
