@@ -168,6 +168,13 @@ def reserved_document(reserved: Reserved) -> Document:
             }
             for name, replay in kinds.items()
         },
+        "within_device": None
+        if reserved.limited is None
+        else {
+            "device_bytes": reserved.limited.limit_bytes,
+            "default_retries": reserved.limited.default_retries,
+            "expandable_segments_retries": reserved.limited.expandable_retries,
+        },
     }
 
 

@@ -6,11 +6,15 @@ context with its kernels, and NCCL's buffers. Inside, though no tensors: what cu
 What no trace shows is left out: workspaces of other libraries (cuDNN) and of kernels that are not modelled, batches of
 other shapes, evaluation, other loading orders. They make the default allocator reserve more, and expandable segments
 hardly.
+
+With less memory than that, the allocator gives back what is unused and asks again, which stalls the device; segments of
+which a part is in use stay. So a step can run out of memory although its peak would fit.
 """
 
 from dataclasses import dataclass
 
 from planner.costs.reserved import CUBLAS_WORKSPACE_BYTES, HOPPER_CUBLAS_WORKSPACE_BYTES, ReservedInterval
+from planner.errors import AllocatorMemoryError
 from planner.simulation.allocations import StepAllocations
 from planner.simulation.allocator import CachingAllocator
 
@@ -28,17 +32,28 @@ class Replay:
         allocated_bytes: the most that was in use, with what rounding adds.
         steps: how many were replayed.
         is_settled: whether the last one reserved nothing more.
+        retries: how often what was unused had to be given back, in that step after the first where it was most often.
     """
 
     reserved_bytes: int
     allocated_bytes: int
     steps: int
     is_settled: bool
+    retries: int = 0
 
     @property
     def fragmentation_bytes(self) -> int:
         """What is reserved and was never in use at once."""
         return self.reserved_bytes - self.allocated_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """How a step runs in so much memory: how often a step gives back what is unused; None if it runs out of memory."""
+
+    limit_bytes: int
+    default_retries: int | None
+    expandable_retries: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +63,12 @@ class Reserved:
     Attributes:
         default: as PyTorch is set up, with cuBLAS's workspaces as on Hopper and Blackwell.
         expandable: with `expandable_segments:True`, and cuBLAS's workspaces as on other devices.
+        limited: the same in limited memory; None if no limit was given.
     """
 
     default: Replay
     expandable: Replay
+    limited: Limited | None = None
 
     @property
     def interval(self) -> ReservedInterval:
@@ -60,12 +77,31 @@ class Reserved:
         return ReservedInterval(low_bytes=min(both), high_bytes=max(both))
 
 
-def reserved(step: StepAllocations) -> Reserved:
-    """What both kinds of segments come to for a step."""
-    return Reserved(
-        default=replay(step, expandable=False, workspace_bytes=HOPPER_CUBLAS_WORKSPACE_BYTES),
-        expandable=replay(step, expandable=True, workspace_bytes=CUBLAS_WORKSPACE_BYTES),
-    )
+def reserved(step: StepAllocations, *, limit_bytes: int | None = None) -> Reserved:
+    """What both kinds of segments come to for a step, and how it runs in limited memory."""
+    default, expandable = (_replay(step, expandable=kind) for kind in (False, True))
+    limited = None
+    if limit_bytes is not None:
+        limited = Limited(
+            limit_bytes=limit_bytes,
+            default_retries=_retries(step, default, limit_bytes, expandable=False),
+            expandable_retries=_retries(step, expandable, limit_bytes, expandable=True),
+        )
+    return Reserved(default=default, expandable=expandable, limited=limited)
+
+
+def _replay(step: StepAllocations, *, expandable: bool, limit_bytes: int | None = None) -> Replay:
+    workspace_bytes = CUBLAS_WORKSPACE_BYTES if expandable else HOPPER_CUBLAS_WORKSPACE_BYTES
+    return replay(step, expandable=expandable, workspace_bytes=workspace_bytes, limit_bytes=limit_bytes)
+
+
+def _retries(step: StepAllocations, unlimited: Replay, limit_bytes: int, *, expandable: bool) -> int | None:
+    if unlimited.reserved_bytes <= limit_bytes:
+        return 0
+    try:
+        return _replay(step, expandable=expandable, limit_bytes=limit_bytes).retries
+    except AllocatorMemoryError:
+        return None
 
 
 def replay(
@@ -83,18 +119,21 @@ def replay(
         AllocatorMemoryError: the device has too little.
     """
     run = _Run(step, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes), workspace_bytes)
-    steps, is_settled = 0, False
+    steps, retries, is_settled = 0, 0, False
     while not is_settled and steps < _MAX_STEPS:
-        before_bytes = run.allocator.reserved_bytes
+        before_bytes, retries_before = run.allocator.reserved_bytes, run.allocator.retries
         run.step(is_first=steps == 0)
-        # The first step cannot be the last: it begins without the optimizer's state.
-        is_settled = steps > 0 and run.allocator.reserved_bytes == before_bytes
+        # The first step is unlike all others, and cannot be the last: it begins without the optimizer's state.
+        if steps > 0:
+            retries = max(retries, run.allocator.retries - retries_before)
+            is_settled = run.allocator.reserved_bytes == before_bytes
         steps += 1
     return Replay(
         reserved_bytes=run.allocator.peak_reserved_bytes,
         allocated_bytes=run.allocator.peak_allocated_bytes,
         steps=steps,
         is_settled=is_settled,
+        retries=retries,
     )
 
 

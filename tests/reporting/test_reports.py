@@ -29,7 +29,7 @@ from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Predict
 from planner.reporting import documents, summary, text
 from planner.reporting.link import LinkCopy, LinkUse, Stretch
 from planner.reporting.tables import WIDTH
-from planner.simulation.reserved import Replay, Reserved
+from planner.simulation.reserved import Limited, Replay, Reserved
 
 GB = 1_000_000_000
 LAYERS = 3
@@ -403,7 +403,28 @@ def test_reports_say_what_the_allocator_reserves() -> None:
             "high_bytes": 46 * GB,
             "default": {"bytes": 46 * GB, "allocated_bytes": 40 * GB, "fragmentation_bytes": 6 * GB},
             "expandable_segments": {"bytes": 42 * GB, "allocated_bytes": 39 * GB, "fragmentation_bytes": 3 * GB},
+            "within_device": None,
         } == json.loads(json.dumps(document))["reserved"]
+
+
+@pytest.mark.parametrize(
+    ("default", "expandable", "line"),
+    [
+        (None, 2, "runs out of memory; with expandable segments it has to give back unused memory 2 times a step"),
+        (1, 0, "has to give back unused memory once a step; with expandable segments it has enough"),
+        (None, None, "runs out of memory; with expandable segments as well"),
+    ],
+)
+def test_a_report_says_how_the_allocator_gets_by_on_a_device_that_is_too_small(
+    default: int | None, expandable: int | None, line: str
+) -> None:
+    limited = Limited(limit_bytes=40 * GB, default_retries=default, expandable_retries=expandable)
+    found = replace(plan_summary(plan()), reserved=replace(RESERVED, limited=limited))
+
+    assert f"In 40.00 GB it {line}" in " ".join(text.plan_text(found).split())
+    assert {"device_bytes": 40 * GB, "default_retries": default, "expandable_segments_retries": expandable} == (
+        documents.plan_document(found)["reserved"]["within_device"]
+    )
 
 
 def test_json_has_every_copy() -> None:

@@ -22,7 +22,7 @@ from planner.simulation.allocations import (
     saving_step,
 )
 from planner.simulation.liveness import Timeline, simulate
-from planner.simulation.reserved import Replay, replay, reserved
+from planner.simulation.reserved import Limited, Replay, replay, reserved
 from planner.solving.baselines import baselines
 from planner.spec import from_mapping
 from planner.tracing import prepare_module
@@ -243,6 +243,19 @@ def test_the_interval_spans_both_kinds_of_segments() -> None:
     # again, and 30 more need two pages.
     assert ((40 + 30 + 64) * MIB, 100 * MIB) == (found.default.reserved_bytes, found.expandable.reserved_bytes)
     assert (100 * MIB, 134 * MIB) == (found.interval.low_bytes, found.interval.high_bytes)
+
+
+def test_in_limited_memory_unused_segments_are_given_back_or_it_runs_out() -> None:
+    # 64 or 16.25 MiB of workspaces; two streams of 40 MiB, which do not need them at the same time.
+    made = run(life(40, 0, 2), life(40, 2, 4, Stream.ALL_GATHER))
+    enough, tight, little = (reserved(made, limit_bytes=size * MIB).limited for size in (200, 105, 50))
+
+    assert Limited(limit_bytes=200 * MIB, default_retries=0, expandable_retries=0) == enough
+    assert tight is not None
+    assert tight.default_retries is not None
+    assert tight.default_retries > 0
+    assert Limited(limit_bytes=50 * MIB, default_retries=None, expandable_retries=None) == little
+    assert reserved(made).limited is None
 
 
 def test_a_small_graph_needs_no_parameters_to_be_replayed() -> None:
