@@ -213,6 +213,23 @@ class HostMemoryError(PlannerError):
         self.limit_bytes = limit_bytes
 
 
+class AllocatorError(PlannerError):
+    """A sequence of allocations that no program can make: one name taken twice, or freed without being held."""
+
+
+class AllocatorMemoryError(AllocatorError):
+    """A request that the modelled device has no memory for, not even after all that is unused was given back."""
+
+    def __init__(self, *, requested_bytes: int, reserved_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"{requested_bytes:,} bytes were asked for with {reserved_bytes:,} reserved; the limit is {limit_bytes:,}: "
+            "raise it, or plan for a smaller budget"
+        )
+        self.requested_bytes = requested_bytes
+        self.reserved_bytes = reserved_bytes
+        self.limit_bytes = limit_bytes
+
+
 class RehearsalError(PlannerError):
     """A plan that the runtime cannot carry out on the step it was made for; its cause says why."""
 

@@ -31,6 +31,13 @@ else:
 OUTSIDE = "(outside)"
 
 
+# How the names of FSDP's buffers end, after the name of their unit; see planner/tracing/sharding.py.
+GATHERED = " parameters"
+ALL_GATHER = " all-gather"
+REDUCE_SCATTER = " reduce-scatter"
+ROOT_UNIT = "root"  # the unit of what lies in no block
+
+
 class Phase(StrEnum):
     """The part of the step an op belongs to."""
 

@@ -36,6 +36,7 @@ class Outcome:
     Attributes:
         problem: what was decided; the timeline speaks of its tensors and ops.
         timeline: of the plan, as the simulation has it.
+        kept: positions of the problem's tensors that the plan holds from forward, here or on the host.
         rehearsal: of the plan, which then predicts this peak; None if there was none.
         solve_s, rehearse_s: what the solver and the rehearsals took, all rounds together.
     """
@@ -46,6 +47,7 @@ class Outcome:
     rehearsal: Rehearsal | None
     solve_s: float
     rehearse_s: float
+    kept: frozenset[int]
 
 
 def solve_graph(
@@ -107,6 +109,7 @@ def solve_graph(
                     raise
                 raise _over_budget(graph, rounds, budget_bytes) from error
             solution = _bounded(solution, rounds, limits)
+            assert solution.kept is not None
             assert solution.timeline is not None
             plan = planned(solution)
             solve_s = time.monotonic() - started - rehearsed_s()
@@ -121,6 +124,7 @@ def solve_graph(
                     rehearsal=rehearsal,
                     solve_s=solve_s,
                     rehearse_s=(rehearsal.wall_s if rehearsal else 0.0) + rehearsed_s(),
+                    kept=solution.kept,
                 )
             rounds.append(_Round(solution=solution, rehearsal=rehearsal))
             # From the peak, not from the budget that was solved for: the plan may have stayed below it by more than

@@ -77,7 +77,9 @@ def read(path: Path) -> list[Row]:
 
 def _row(c: Cells) -> Row:
     kind = next((kind for text, kind in _KINDS if c["mem_kind"].startswith(text)), None)
-    source = c["source"].split(":")[0] + ("" if ":" not in c["source"] else f":{c['source'].split(':')[1].split(' @')[0]}")
+    source = c["source"].split(":")[0] + (
+        "" if ":" not in c["source"] else f":{c['source'].split(':')[1].split(' @')[0]}"
+    )
     architecture: Architecture | None = None
     run: Run | None = None
     refusal: str | None = None
@@ -155,14 +157,17 @@ def architecture_from(c: Cells) -> Architecture:
             },
         )
     if name.startswith("bert"):
-        return architecture_of("bert", {**sizes, "vocab_size": sizes["vocab_size"] or 30522, "tie_word_embeddings": True})
+        return architecture_of(
+            "bert", {**sizes, "vocab_size": sizes["vocab_size"] or 30522, "tie_word_embeddings": True}
+        )
     if "MoE" in arch:
         count = re.search(r"(\d+) experts", arch)
         chosen = re.search(r"top(\d+)", arch)
         if count is None:
             raise Refused("the number of experts is not stated")
         return architecture_of(
-            "mixtral", {**sizes, "num_local_experts": int(count[1]), "num_experts_per_tok": int(chosen[1]) if chosen else 2}
+            "mixtral",
+            {**sizes, "num_local_experts": int(count[1]), "num_experts_per_tok": int(chosen[1]) if chosen else 2},
         )
     if arch.startswith("swiglu"):
         return architecture_of("llama", sizes)
@@ -297,7 +302,8 @@ def _litgpt(c: Cells, a: Architecture) -> Run:
     )
 
 
-_STACKS: tuple[tuple[str, Callable[[Cells, Architecture], Run]], ...] = (("foundation-model-stack/fms-acceleration", _fms),
+_STACKS: tuple[tuple[str, Callable[[Cells, Architecture], Run]], ...] = (
+    ("foundation-model-stack/fms-acceleration", _fms),
     ("Lightning-AI/litgpt", _litgpt),
 )
 

@@ -127,7 +127,13 @@ def solve(
         check_writable(path)
     if budget_bytes > profile.memory_bytes:
         say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
-    answers = _Answers(spec=spec, path=path, is_plan_printed=output == STDOUT, as_json=as_json)
+    answers = _Answers(
+        spec=spec,
+        path=path,
+        memory_bytes=profile.memory_bytes,
+        is_plan_printed=output == STDOUT,
+        as_json=as_json,
+    )
     limits = Limits(time_s=time_limit, gap=gap)
     if objective == "throughput":
         found = _throughput(
@@ -179,6 +185,7 @@ class _Answers:
 
     spec: str
     path: Path
+    memory_bytes: int  # of the device
     is_plan_printed: bool
     as_json: bool
 
@@ -186,6 +193,8 @@ class _Answers:
         from planner.plan import format_plan, naming_spec, write_plan
         from planner.reporting import documents, summary, text
         from planner.reporting.link import summarize_link
+        from planner.simulation.allocations import planned_step
+        from planner.simulation.reserved import reserved
 
         plan = naming_spec(outcome.plan, self.spec, plan_file=self.path)
         if self.is_plan_printed:
@@ -200,6 +209,10 @@ class _Answers:
             rehearse_s=outcome.rehearse_s,
             path=self.path,
             link=summarize_link(outcome.timeline, outcome.problem, graph),
+            reserved=reserved(
+                planned_step(graph, outcome.problem, outcome.kept, outcome.timeline),
+                limit_bytes=self.memory_bytes,
+            ),
         )
         self._print(documents.plan_document(found), text.plan_text(found), tried)
 

@@ -34,13 +34,15 @@ def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: 
         from planner.graph import to_node_link
         from planner.plan import check_writable, write_whole
         from planner.reporting import documents, summary, text
+        from planner.simulation.allocations import saving_step
+        from planner.simulation.reserved import reserved
     if graph_file is not None:
         check_writable(Path(graph_file))
     _, graph, trace_s = trace_run(run, report=progress(quiet), verbose=verbose)
     if graph_file is not None:
         content = json.dumps(to_node_link(graph), separators=(",", ":"))
         write_whole(Path(graph_file), content)
-    found = summary.summarize_trace(graph, seconds=trace_s, top=top)
+    found = summary.summarize_trace(graph, reserved=reserved(saving_step(graph)), seconds=trace_s, top=top)
     if as_json:
         print_json(documents.trace_document(found))
     else:

@@ -7,6 +7,7 @@ from planner.graph import StaticMemory
 from planner.plan import Retention
 from planner.reporting.link import LinkUse
 from planner.reporting.summary import InfeasibleSummary, NothingSummary, PlanSummary, TraceSummary
+from planner.simulation.reserved import Reserved
 
 Document = dict[str, Any]
 
@@ -33,6 +34,7 @@ def plan_document(summary: PlanSummary) -> Document:
         "added_s": summary.added_s,
         "added_bound_s": plan.solver.bound_s,
         "host_bytes": predicted.host_bytes,
+        "reserved": None if summary.reserved is None else reserved_document(summary.reserved),
         "solve_seconds": round(summary.solve_s, 3),
         "trace_seconds": round(summary.trace_s, 3),
         "rehearse_seconds": round(summary.rehearse_s, 3),
@@ -141,7 +143,8 @@ def trace_document(summary: TraceSummary) -> Document:
     """What `planner trace --json` prints."""
     document = asdict(summary)
     return {
-        **{name: document[name] for name in document if name != "static"},
+        **{name: document[name] for name in document if name not in ("static", "reserved")},
+        "reserved": reserved_document(summary.reserved),
         "by_op": [{"op": g.name, "tensors": g.tensors, "bytes": g.size_bytes} for g in summary.by_op],
         "by_module": [
             {"modules": g.name, "class": g.kind, "tensors": g.tensors, "bytes": g.size_bytes} for g in summary.by_module
@@ -149,6 +152,30 @@ def trace_document(summary: TraceSummary) -> Document:
         "static_bytes": static_document(summary.static),
         "optimizer_transient_bytes": summary.static.optimizer_transient_bytes,
         "seconds": round(summary.seconds, 3),
+    }
+
+
+def reserved_document(reserved: Reserved) -> Document:
+    """What PyTorch's allocator reserves, as it is set up and with expandable segments."""
+    kinds = {"default": reserved.default, "expandable_segments": reserved.expandable}
+    return {
+        "low_bytes": reserved.interval.low_bytes,
+        "high_bytes": reserved.interval.high_bytes,
+        **{
+            name: {
+                "bytes": replay.reserved_bytes,
+                "allocated_bytes": replay.allocated_bytes,
+                "fragmentation_bytes": replay.fragmentation_bytes,
+            }
+            for name, replay in kinds.items()
+        },
+        "within_device": None
+        if reserved.limited is None
+        else {
+            "device_bytes": reserved.limited.limit_bytes,
+            "default_retries": reserved.limited.default_retries,
+            "expandable_segments_retries": reserved.limited.expandable_retries,
+        },
     }
 
 

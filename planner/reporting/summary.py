@@ -21,6 +21,7 @@ from planner.graph import (
 from planner.patterns import compress, expand
 from planner.plan import Decision, Plan, Retention
 from planner.reporting.link import LinkUse
+from planner.simulation.reserved import Reserved
 
 _COUNTED_FIRST = (Retention.SAVE, Retention.OFFLOAD, Retention.RECOMPUTE)
 
@@ -54,6 +55,7 @@ class TraceSummary:
         saved_tensors: everything autograd packs, parameters and inputs included.
         saved_activations: those of them that a plan decides about.
         saved_bytes: of the activations, each storage once.
+        reserved: by PyTorch's allocator, when everything that autograd saves is kept.
         by_module, by_op: the activations in groups, the largest first; a storage counts where it is first
             saved.
         largest: the largest activations, each storage once.
@@ -72,6 +74,7 @@ class TraceSummary:
     saved_activations: int
     saved_bytes: int
     static: StaticMemory
+    reserved: Reserved
     by_module: tuple[SavedGroup, ...]
     by_op: tuple[SavedGroup, ...]
     largest: tuple[LargeTensor, ...]
@@ -122,6 +125,7 @@ class PlanSummary:
         retentions: totals, one for each retention that occurs.
         groups: the largest decisions, by bytes.
         link: the timeline of the link; None for a plan that offloads nothing, and if the solver was interrupted.
+        reserved: by PyTorch's allocator; None if the solver was interrupted.
         path: where the plan was written; None if the solver was interrupted: then it was neither rehearsed nor written.
     """
 
@@ -130,6 +134,7 @@ class PlanSummary:
     retentions: tuple[RetentionTotal, ...]
     groups: tuple[DecisionGroup, ...]
     link: LinkUse | None
+    reserved: Reserved | None
     notes: tuple[str, ...]
     trace_s: float
     solve_s: float
@@ -179,7 +184,7 @@ class InfeasibleSummary:
     notes: tuple[str, ...]
 
 
-def summarize_trace(graph: OpGraph, *, seconds: float, top: int = 10) -> TraceSummary:
+def summarize_trace(graph: OpGraph, *, reserved: Reserved, seconds: float, top: int = 10) -> TraceSummary:
     """The summary of a traced step, with at most `top` entries in each list."""
     info = step_info(graph)
     kept = _activations(graph)
@@ -200,6 +205,7 @@ def summarize_trace(graph: OpGraph, *, seconds: float, top: int = 10) -> TraceSu
         saved_activations=len(kept),
         saved_bytes=sum(first.values()),
         static=info.static,
+        reserved=reserved,
         by_module=_by_module(graph, kept, first)[:top],
         by_op=_largest_groups((saved.op, "", first.get(saved.index, 0)) for saved in kept)[:top],
         largest=tuple(
@@ -228,6 +234,7 @@ def summarize_plan(
     rehearse_s: float,
     path: Path | None,
     link: LinkUse | None = None,
+    reserved: Reserved | None = None,
     top: int = 10,
 ) -> PlanSummary:
     """The summary of a plan for a traced step, with at most `top` groups of decisions."""
@@ -239,6 +246,7 @@ def summarize_plan(
         retentions=_retentions(plan.decisions, sizes),
         groups=_decision_groups(plan.decisions, sizes)[:top],
         link=link,
+        reserved=reserved,
         notes=info.notes,
         trace_s=trace_s,
         solve_s=solve_s,

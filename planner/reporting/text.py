@@ -15,6 +15,7 @@ from planner.reporting.summary import (
     TraceSummary,
 )
 from planner.reporting.tables import count, duration, gigabytes, percent, shape, table, wrapped
+from planner.simulation.reserved import Limited, Reserved
 
 EVERY_BLOCK = "every block"
 _INTERRUPTED = (
@@ -39,6 +40,7 @@ def plan_text(summary: PlanSummary) -> str:
         _comparison(plan),
         [
             *wrapped(f"Peak at    {short_op(predicted.peak_at)}"),
+            *_allocator(summary.reserved),
             *wrapped(f"Solver     {plan.solver.status}: {proof_in_words(summary)}"),
             f"Took       {duration(summary.trace_s)} to trace, {duration(summary.solve_s)} to solve, {rehearsed}",
         ],
@@ -89,6 +91,7 @@ def trace_text(summary: TraceSummary) -> str:
             f"Ops            {summary.ops:,}",
             f"Saved tensors  {summary.saved_tensors:,}, of which {summary.saved_activations:,} "
             f"are activations of {gigabytes(summary.saved_bytes)}",
+            *wrapped(f"Reserved       {_reserved(summary.reserved)} (with all of it kept)"),
         ],
         _static(summary.static),
         table(
@@ -131,6 +134,40 @@ def _static(static: StaticMemory) -> list[str]:
         ("Added by the optimizer step", static.optimizer_transient_bytes),
     ]
     return [f"{name:<28}{gigabytes(size):>10}" for name, size in rows if size or not name.startswith("  ")]
+
+
+def _allocator(reserved: Reserved | None) -> list[str]:
+    if reserved is None:
+        return []
+    return [*wrapped(f"Reserved   {_reserved(reserved)}"), *_limited(reserved.limited)]
+
+
+def _reserved(reserved: Reserved) -> str:
+    default, expandable = reserved.default, reserved.expandable
+    return (
+        f"{gigabytes(default.reserved_bytes)} by PyTorch's allocator, {gigabytes(expandable.reserved_bytes)} with "
+        f"expandable segments: {gigabytes(default.fragmentation_bytes)} and "
+        f"{gigabytes(expandable.fragmentation_bytes)} more than is ever in use"
+    )
+
+
+def _limited(limited: Limited | None) -> list[str]:
+    """How the allocator gets by on the device, where that is not enough for what it would reserve."""
+    if limited is None or (limited.default_retries, limited.expandable_retries) == (0, 0):
+        return []
+    default, expandable = _got_by(limited.default_retries), _got_by(limited.expandable_retries)
+    with_expandable = "as well" if default == expandable else f"it {expandable}"
+    return wrapped(
+        f"In {gigabytes(limited.limit_bytes)} it {default}; with expandable segments {with_expandable}", indent="    "
+    )
+
+
+def _got_by(retries: int | None) -> str:
+    if retries is None:
+        return "runs out of memory"
+    if not retries:
+        return "has enough"
+    return f"has to give back unused memory {'once' if retries == 1 else f'{retries} times'} a step"
 
 
 def _comparison(plan: Plan) -> list[str]:

@@ -18,7 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.costs.static import ParameterInfo, padded_elements
-from planner.graph import OUTSIDE, Op, Phase, SavedTensor, Storage, StorageKind
+from planner.graph import (
+    ALL_GATHER,
+    GATHERED,
+    OUTSIDE,
+    REDUCE_SCATTER,
+    ROOT_UNIT,
+    Op,
+    Phase,
+    SavedTensor,
+    Storage,
+    StorageKind,
+)
 
 ROOT = None  # the unit of what lies in no block
 
@@ -105,13 +116,13 @@ def _forward_buffers(
     order = sorted(units, key=lambda unit: unit.forward)
     starts = [unit.forward[0] for unit in order]
     buffers: list[_Buffer] = [
-        ("root parameters", gathered[ROOT], 0, steps),
-        ("root all-gather", gathered[ROOT], 0, starts[0] if starts else forward_end),
+        (f"{ROOT_UNIT}{GATHERED}", gathered[ROOT], 0, steps),
+        (f"{ROOT_UNIT}{ALL_GATHER}", gathered[ROOT], 0, starts[0] if starts else forward_end),
     ]
     for unit, following in zip(order, [*starts[1:], forward_end], strict=True):
         start, end = unit.forward
-        buffers.append((f"{unit.name} parameters", gathered[unit.name], start, end))
-        buffers.append((f"{unit.name} all-gather", gathered[unit.name], start, max(following, start)))
+        buffers.append((f"{unit.name}{GATHERED}", gathered[unit.name], start, end))
+        buffers.append((f"{unit.name}{ALL_GATHER}", gathered[unit.name], start, max(following, start)))
     return buffers
 
 
@@ -131,9 +142,9 @@ def _backward_buffers(
     buffers: list[_Buffer] = []
     for unit, fetch, next_reduce in zip(order, fetched, [*ends[1:], steps], strict=False):
         start, end = unit.backward
-        buffers.append((f"{unit.name} all-gather", gathered[unit.name], fetch, max(start + 1, fetch)))
-        buffers.append((f"{unit.name} parameters", gathered[unit.name], start, end))
-        buffers.append((f"{unit.name} reduce-scatter", reduced[unit.name], end, max(next_reduce, end)))
+        buffers.append((f"{unit.name}{ALL_GATHER}", gathered[unit.name], fetch, max(start + 1, fetch)))
+        buffers.append((f"{unit.name}{GATHERED}", gathered[unit.name], start, end))
+        buffers.append((f"{unit.name}{REDUCE_SCATTER}", reduced[unit.name], end, max(next_reduce, end)))
     return buffers
 
 

@@ -29,6 +29,7 @@ from planner.plan import Anchor, BaselineRow, Decision, Plan, PlanModel, Predict
 from planner.reporting import documents, summary, text
 from planner.reporting.link import LinkCopy, LinkUse, Stretch
 from planner.reporting.tables import WIDTH
+from planner.simulation.reserved import Limited, Replay, Reserved
 
 GB = 1_000_000_000
 LAYERS = 3
@@ -225,9 +226,26 @@ LINK = LinkUse(
 )
 
 
+RESERVED = Reserved(
+    default=Replay(reserved_bytes=46 * GB, allocated_bytes=40 * GB, steps=3, is_settled=True),
+    expandable=Replay(reserved_bytes=42 * GB, allocated_bytes=39 * GB, steps=2, is_settled=True),
+)
+
+
+def trace_summary(top: int = 10) -> summary.TraceSummary:
+    return summary.summarize_trace(step(), reserved=RESERVED, seconds=1.0, top=top)
+
+
 def plan_summary(found: Plan, link: LinkUse | None = None) -> summary.PlanSummary:
     return summary.summarize_plan(
-        found, step(), trace_s=1.0, solve_s=2.0, rehearse_s=0.5, path=Path("tiny.plan.yaml"), link=link
+        found,
+        step(),
+        trace_s=1.0,
+        solve_s=2.0,
+        rehearse_s=0.5,
+        path=Path("tiny.plan.yaml"),
+        link=link,
+        reserved=RESERVED,
     )
 
 
@@ -246,7 +264,7 @@ def infeasible_summary() -> summary.InfeasibleSummary:
 
 
 def test_a_storage_saved_twice_is_counted_once() -> None:
-    found = summary.summarize_trace(step(), seconds=1.0)
+    found = trace_summary()
     assert (9, 6, 6 * GB) == (found.saved_tensors, found.saved_activations, found.saved_bytes)
     assert (6 * 10**12, 0) == (found.forward_flops, found.backward_flops)
     assert [("layers.{0..2}", "Layer", 6, 6 * GB)] == [
@@ -254,7 +272,7 @@ def test_a_storage_saved_twice_is_counted_once() -> None:
     ]
     assert [("aten.mm.default", 6, 6 * GB)] == [(g.name, g.tensors, g.size_bytes) for g in found.by_op]
     assert [3 * GB, 2 * GB, GB] == [tensor.size_bytes for tensor in found.largest]
-    assert 1 == len(summary.summarize_trace(step(), seconds=1.0, top=1).largest)
+    assert 1 == len(trace_summary(top=1).largest)
 
 
 def test_decisions_add_up_to_what_is_saved() -> None:
@@ -349,7 +367,7 @@ def test_the_infeasible_report_says_what_would_fit() -> None:
         text.plan_text(plan_summary(plan())),
         text.plan_text(plan_summary(offloading(), LINK)),
         text.infeasible_text(infeasible_summary()),
-        text.trace_text(summary.summarize_trace(step(), seconds=1.0)),
+        text.trace_text(trace_summary()),
     ],
 )
 def test_reports_fit_the_terminal_and_stay_in_gb(report: str) -> None:
@@ -369,8 +387,45 @@ def test_json_documents_are_plain_data_with_the_same_numbers() -> None:
     unfit = json.loads(json.dumps(documents.infeasible_document(infeasible_summary())))
     assert ("infeasible", 17 * GB) == (unfit["status"], unfit["bound_bytes"])
     assert [True] == [way["fits"] for way in unfit["ways_out"]]
-    traced = json.loads(json.dumps(documents.trace_document(summary.summarize_trace(step(), seconds=1.0))))
+    traced = json.loads(json.dumps(documents.trace_document(trace_summary())))
     assert {"modules": "layers.{0..2}", "class": "Layer", "tensors": 6, "bytes": 6 * GB} == traced["by_module"][0]
+
+
+def test_reports_say_what_the_allocator_reserves() -> None:
+    line = (
+        "46.00 GB by PyTorch's allocator, 42.00 GB with expandable segments: 6.00 GB and 3.00 GB more than is ever in "
+        "use"
+    )
+    for report in (text.plan_text(plan_summary(plan())), text.trace_text(trace_summary())):
+        assert line in " ".join(report.split())
+    for document in (documents.plan_document(plan_summary(plan())), documents.trace_document(trace_summary())):
+        assert {
+            "low_bytes": 42 * GB,
+            "high_bytes": 46 * GB,
+            "default": {"bytes": 46 * GB, "allocated_bytes": 40 * GB, "fragmentation_bytes": 6 * GB},
+            "expandable_segments": {"bytes": 42 * GB, "allocated_bytes": 39 * GB, "fragmentation_bytes": 3 * GB},
+            "within_device": None,
+        } == json.loads(json.dumps(document))["reserved"]
+
+
+@pytest.mark.parametrize(
+    ("default", "expandable", "line"),
+    [
+        (None, 2, "runs out of memory; with expandable segments it has to give back unused memory 2 times a step"),
+        (1, 0, "has to give back unused memory once a step; with expandable segments it has enough"),
+        (None, None, "runs out of memory; with expandable segments as well"),
+    ],
+)
+def test_a_report_says_how_the_allocator_gets_by_on_a_device_that_is_too_small(
+    default: int | None, expandable: int | None, line: str
+) -> None:
+    limited = Limited(limit_bytes=40 * GB, default_retries=default, expandable_retries=expandable)
+    found = replace(plan_summary(plan()), reserved=replace(RESERVED, limited=limited))
+
+    assert f"In 40.00 GB it {line}" in " ".join(text.plan_text(found).split())
+    assert {"device_bytes": 40 * GB, "default_retries": default, "expandable_segments_retries": expandable} == (
+        documents.plan_document(found)["reserved"]["within_device"]
+    )
 
 
 def test_json_has_every_copy() -> None:
