@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 
 from planner.architecture import (
@@ -152,6 +153,7 @@ def _elements(held: _Held, shards: int) -> int:
     return padded_elements(held.matrix.shape, shards) * held.matrix.copies // shards
 
 
+@lru_cache(maxsize=64)  # asked for by the step and by its phases
 def static_of(run: Run) -> Static:
     """What the rank holds whatever the batch."""
     a = run.architecture

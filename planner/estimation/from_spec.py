@@ -21,6 +21,7 @@ from planner.spec import (
     AttentionKernel,
     CheckpointingMode,
     LoraSpec,
+    LossKernel,
     ModelKind,
     ParallelSpec,
     RunSpec,
@@ -62,6 +63,9 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "fc2": ("down_proj",),
 }
 _FULLY_SHARDED = frozenset({Sharding.ZERO3, Sharding.FSDP1, Sharding.FSDP2})
+# The others leave the model's caller no logits. Source: torchtune, CEWithChunkedOutputLoss, whose recipes delete
+# them; Liger-Kernel, fused_linear_cross_entropy.
+_HAVE_LOGITS = frozenset({LossKernel.FULL, LossKernel.FUSED})
 
 
 def run_of(spec: RunSpec) -> Run:
@@ -97,6 +101,7 @@ def run_of(spec: RunSpec) -> Run:
         group=min(spec.checkpointing.every, architecture.layers),
         attention=attention,
         loss=Loss(spec.loss_kernel.value),
+        logits_stay=spec.loss_kernel in _HAVE_LOGITS,
         adapters=None if spec.lora is None else _adapters(spec, spec.lora, architecture),
         quantization=_quantization(spec.lora),
         sharding=_sharding(parallel),

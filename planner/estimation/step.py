@@ -160,7 +160,7 @@ def _measure(section: Section, parts: StepParts) -> _Block:
     entry = section.entry.storage
     random = _random_for_replay(tape) if parts.keeps_random else set()
     inner = _random_for_replay(tape, [section.exit.storage]) if parts.keeps_random else set()
-    kept = _kept(section, mode) | random
+    kept = _kept(section, mode) | (set() if mode is Checkpointing.NONE else random)
     # The block's output is the next one's input, and counted there.
     kept_bytes = sum(tape.tensors[t].size_bytes for t in kept if t != section.exit.storage)
     autograd = {t.storage for t in saved}
