@@ -548,7 +548,8 @@ def _checkpointing(document: SourcedDocument, data: str | Mapping[str, int]) -> 
     if not isinstance(data, str):
         return CheckpointingSpec(mode=CheckpointingMode.BLOCK, every=data["every"])
     if data not in list(CheckpointingMode):
-        hint = did_you_mean(data, tuple(CheckpointingMode), plural="or {every: 4}; known modes")
+        known = tuple(mode.value for mode in CheckpointingMode)
+        hint = did_you_mean(data, known, plural="use {every: 4} for groups of blocks, or one of")
         raise document.error(f"unknown mode {data!r}", ("checkpointing",), hint=hint)
     return CheckpointingSpec(mode=CheckpointingMode(data))
 

@@ -7,6 +7,7 @@ import click
 
 from planner.commands.options import device_of, json_option
 from planner.commands.output import print_json
+from planner.errors import SpecError
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
@@ -67,9 +68,13 @@ def _load(name: str) -> "tuple[RunSpec, tuple[str, ...]]":
     """The run of a file, or of a preset where there is no such file, and what was assumed for it."""
     from planner.presets import load_preset, preset_names
     from planner.spec import from_mapping, load
+    from planner.validation import did_you_mean
 
-    if Path(name).exists() or name not in preset_names():
+    if Path(name).exists() or Path(name).suffix:
         return load(name), ()
+    if name not in preset_names():
+        hint = did_you_mean(name, preset_names(), plural="known presets")
+        raise SpecError("no such file, and no such preset", path=name, hint=hint)
     config = load_preset(name).config
     length = min(_PRESET_TOKENS, config.get("n_positions") or config.get("max_position_embeddings") or _PRESET_TOKENS)
     spec = from_mapping(

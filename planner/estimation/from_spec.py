@@ -1,7 +1,6 @@
 """The `Run` of a model spec, or one located sentence that says why it has none."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from planner.architecture import (
     Architecture,
@@ -27,11 +26,14 @@ from planner.spec import (
     RunSpec,
     located_error,
 )
+from planner.validation import found
 from planner.yaml_source import KeyPath
 
 _TRACE = "`planner trace` reads any model, with torch"
 # Far beyond any model, and still quick to go through one by one.
 MAX_LAYERS = 10_000
+# Numbers of transformers configurations that may be 0, for none.
+_COUNT_KEYS = frozenset({"n_shared_experts", "first_k_dense_replace", "sliding_window", "sliding_window_pattern"})
 # Keys of transformers configurations that are sizes; None stands for a default that follows from the others.
 _SIZE_KEYS = frozenset(
     {
@@ -40,6 +42,14 @@ _SIZE_KEYS = frozenset(
         *("n_layer", "n_head", "n_inner", "ffn_dim", "ffn_hidden_size", "word_embed_proj_dim", "type_vocab_size"),
         *("num_local_experts", "num_experts", "num_experts_per_tok", "n_routed_experts", "moe_intermediate_size"),
         *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+        *_COUNT_KEYS,
+    }
+)
+# Of these, what may be absent and follows from others, or is left out.
+_OPTIONAL_KEYS = frozenset(
+    {
+        *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_hidden_size", "q_lora_rank"),
+        *("max_position_embeddings", "num_experts", "num_local_experts", *_COUNT_KEYS),
     }
 )
 _PROBABILITY_KEYS = frozenset(
@@ -128,7 +138,7 @@ def _architecture(spec: RunSpec) -> Architecture:
     where: KeyPath = ("model", "preset" if spec.model.preset else "transformers")
     _check_config(spec)
     try:
-        found = architecture_of(spec.model.name, spec.model.config)
+        architecture = architecture_of(spec.model.name, spec.model.config)
     except UnknownArchitectureError:
         known = known_classes()
         some = ", ".join(
@@ -138,26 +148,23 @@ def _architecture(spec: RunSpec) -> Architecture:
         raise located_error(spec, message, where, hint=f"{len(known)} are, such as {some}; {_TRACE}") from None
     if spec.batch.sequence_length is None:
         raise located_error(spec, "'sequence_length' is missing", ("batch",), hint="the model reads tokens")
-    return found
+    return architecture
 
 
 def _check_config(spec: RunSpec) -> None:
     """Sizes of the configuration are sizes; transformers would find out when it builds the model."""
     for key, value in spec.model.config.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is None:
+        least = 0 if key in _COUNT_KEYS else 1
+        if value is None and (key in _OPTIONAL_KEYS or key not in _SIZE_KEYS):
             continue
-        if key in _SIZE_KEYS and not (isinstance(value, int) and is_number and 1 <= value <= MAX_SIZE):
-            raise _config_error(spec, f"expected a whole number from 1 to {MAX_SIZE:,}, found {_shown(value)}", key)
+        if key in _SIZE_KEYS and not (isinstance(value, int) and is_number and least <= value <= MAX_SIZE):
+            message = f"expected a whole number from {least} to {MAX_SIZE:,}, found {found(value)}"
+            raise _config_error(spec, message, key)
         if key in _LAYER_KEYS and value > MAX_LAYERS:
             raise _config_error(spec, f"expected at most {MAX_LAYERS:,} layers, found {value:,}", key)
         if key in _PROBABILITY_KEYS and not (is_number and 0 <= value <= 1):
-            raise _config_error(spec, f"expected a number from 0 to 1, found {_shown(value)}", key)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:39] + "…"
+            raise _config_error(spec, f"expected a number from 0 to 1, found {found(value)}", key)
 
 
 def _config_error(spec: RunSpec, message: str, *keys: str) -> SpecError:
@@ -333,7 +340,7 @@ def _uncounted(run: Run) -> Iterator[tuple[KeyPath, bool, str, str]]:
         ("pp", degrees.pipeline),
         ("ep", degrees.expert),
     ):
-        yield ("parallel", key), degree > 1, "is not counted yet", "leave it out"
+        yield ("parallel", key), degree > 1, "a degree above 1 is not counted yet", "leave it out"
     is_zero = run.sharding in (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
     yield ("parallel", "zero"), is_zero, "DeepSpeed's buckets are not counted yet", "use parallel.fsdp"
     has_more = run.architecture.experts is not None or run.architecture.latent is not None
