@@ -12,6 +12,7 @@ from planner.spec import OptimizerName
 
 # How far to halve or double one number in search of the first that fits.
 _STEPS = 5
+_BETWEEN = "; "
 # What lowers the peak by less is not worth a line.
 _WORTH_SAYING = 0.01
 _RANKS = {Verdict.OOM: 0, Verdict.AT_RISK: 1, Verdict.FITS: 2}
@@ -22,7 +23,7 @@ class Knob:
     """A change of the spec and what it would give.
 
     Attributes:
-        change: what to write in the spec.
+        change: what to write in the spec; several are separated by "; ".
         effect: what it does, and what it costs.
         peak_bytes: allocated then.
         low_bytes, high_bytes: of the device, in all.
@@ -35,6 +36,11 @@ class Knob:
     low_bytes: int
     high_bytes: int
     verdict: Verdict
+
+    @property
+    def is_combined(self) -> bool:
+        """It is several changes together."""
+        return _BETWEEN in self.change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,7 @@ def _together(found: Estimate, device: DeviceProfile) -> Knob | None:
     for changes in _CHANGES:
         before, here = list(made), run
         for one in changes(here):  # of one kind, the last that helps stands for all
-            tried = _knob("; ".join([*before, one.change]), "together", one.run, device)
+            tried = _knob(_BETWEEN.join([*before, one.change]), "together", one.run, device)
             if tried.peak_bytes >= least_bytes:
                 break
             run, least_bytes, knob, made = one.run, tried.peak_bytes, tried, [*before, one.change]
@@ -149,7 +155,7 @@ def _micro_batch(run: Run) -> Iterator[_Change]:
             return
         size = -(-size // 2)
         changed = replace(run, micro_batch=size)
-        yield _Change(change=f"batch.micro_batch: {size}", effect="accumulate gradients to make up", run=changed)
+        yield _Change(change=f"batch.micro_batch: {size}", effect="accumulate gradients then", run=changed)
 
 
 def _sharding(run: Run) -> Iterator[_Change]:

@@ -169,22 +169,28 @@ def _parts(peak: PhasePeak) -> list[str]:
 
 
 def _knobs(knobs: Sequence[Knob]) -> list[str]:
-    if not knobs:
-        return []
-    return table(
-        ("To change it: write in the spec", "which", "verdict", "allocated", "device, at most"),
-        [
-            (
-                knob.change,
-                knob.effect,
-                str(knob.verdict),
-                gigabytes(knob.peak_bytes),
-                gigabytes(knob.high_bytes),
-            )
-            for knob in knobs
-        ],
-        left=3,
-    )
+    singles = [knob for knob in knobs if not knob.is_combined]
+    lines = []
+    if singles:
+        lines = table(
+            ("To change it: write in the spec", "which", "verdict", "allocated", "device, at most"),
+            [
+                (
+                    knob.change,
+                    knob.effect,
+                    str(knob.verdict),
+                    gigabytes(knob.peak_bytes),
+                    gigabytes(knob.high_bytes),
+                )
+                for knob in singles
+            ],
+            left=3,
+        )
+    for knob in knobs:
+        if knob.is_combined:
+            size, most = gigabytes(knob.peak_bytes), gigabytes(knob.high_bytes)
+            lines += wrapped(f"Together: {knob.change}: {knob.verdict}, {size} allocated, {most} of the device at most")
+    return lines
 
 
 def _explained(section: Explained) -> list[str]:
