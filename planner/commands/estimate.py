@@ -104,6 +104,11 @@ def _stack(run: "Run") -> str:
 
 def _notes(run: "Run", profile: "DeviceProfile") -> tuple[str, ...]:
     found = []
+    if run.quantization is not None:
+        found.append(
+            f"norms, embedding and output matrix are taken in {run.parameter_dtype}; peft's "
+            "prepare_model_for_kbit_training holds them in float32: then say precision.parameters: float32"
+        )
     if profile.usable_memory_bytes is None:
         found.append("what a process can have of the device is taken to be its memory as stated")
     if run.optimizer.value.startswith("paged"):

@@ -286,20 +286,20 @@ def held_parameters(run: Run) -> tuple[HeldParameter, ...]:
     """What `static_of` adds up, parameter by parameter; those of alike blocks are one, with more copies."""
     a, shards = run.architecture, run.degrees.data
     of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
-    units = [(*embedding_parameters(a), *head_parameters(a)), *(block_parameters(a, n) for n in range(a.layers))]
+    root = (*embedding_parameters(a), *head_parameters(a))
+    layers = Counter(block_parameters(a, layer) for layer in range(a.layers))
     found: Counter[HeldParameter] = Counter()
-    for place, unit in enumerate(units):
+    for is_in_block, unit, copies in ((False, root, 1), *((True, unit, count) for unit, count in layers.items())):
         for one in _held(run, unit):
-            is_quantized = one.dtype_bytes != DTYPE_BYTES[run.parameter_dtype] and not one.is_trained
             made = HeldParameter(
                 name=one.matrix.name,
-                is_in_block=place > 0,
+                is_in_block=is_in_block,
                 elements=_elements(one, of_parameters),
                 dtype_bytes=one.dtype_bytes,
                 is_adapter=run.adapters is not None and one.is_trained,
-                is_quantized=is_quantized,
+                is_quantized=one.dtype_bytes != DTYPE_BYTES[run.parameter_dtype] and not one.is_trained,
             )
-            found[made] += 1
+            found[made] += copies
     return tuple(replace(one, copies=copies) for one, copies in found.items())
 
 

@@ -4,6 +4,7 @@ Every figure is a sum of `Entry`s: a part, what it is, and factors whose product
 and what `--explain` prints are the same entries.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -181,8 +182,17 @@ class _Fixed:
 # -- what a moment of the step has besides
 
 
-def _weights_cast(section: Section) -> int:
-    return sum(t.size_bytes for t in section.tape.tensors if _is_copy(t))
+def _weights_cast(sections: Sequence[Section]) -> int:
+    """Bytes of the copies that autocast makes of the sections' weights."""
+    return sum(
+        count * sum(t.size_bytes for t in section.tape.tensors if _is_copy(t)) for section, count in _alike(sections)
+    )
+
+
+def _alike(sections: Sequence[Section]) -> list[tuple[Section, int]]:
+    """Each section once, with how many there are of it; alike blocks are one object."""
+    counts = Counter(id(section) for section in sections)
+    return [(section, counts[key]) for key, section in {id(section): section for section in sections}.items()]
 
 
 def _is_copy(tensor: Tensor) -> bool:
@@ -196,10 +206,7 @@ def _tensor_entry(part: Part, tensor: Tensor, what: str, *before: tuple[str, flo
 
 def _kept_entries(parts: StepParts, blocks: int, mode: Checkpointing) -> Iterator[Entry]:
     """What blocks that ran before left for backward; those of a row that are alike are one entry."""
-    kinds: dict[int, tuple[Section, int]] = {}
-    for section in parts.blocks[:blocks]:
-        kinds[id(section)] = (section, kinds.get(id(section), (section, 0))[1] + 1)
-    for section, count in kinds.values():
+    for section, count in _alike(parts.blocks[:blocks]):
         held = -(-count // parts.group)
         for tensor in kept_tensors(section, mode):
             part = Part.COPIES if _is_copy(tensor) else Part.ACTIVATIONS
@@ -266,7 +273,7 @@ def _cached_copies(moment: Moment, run: Run, parts: StepParts) -> list[Entry]:
     """
     if run.checkpointing is Checkpointing.NONE or moment.phase not in (Phase.FORWARD, Phase.LOSS):
         return []
-    size_bytes = sum(_weights_cast(section) for section in parts.blocks[: moment.blocks_before])
+    size_bytes = _weights_cast(parts.blocks[: moment.blocks_before])
     return [entry_of(Part.COPIES, "cached until forward ends", size_bytes)] if size_bytes else []
 
 
@@ -301,11 +308,9 @@ def _evaluation(run: Run, parts: StepParts, fixed: _Fixed) -> PhasePeak:
     """A forward pass and a loss that keep nothing, between steps."""
     _, blocks, head = sections_of(run)
     gathered = parts.gathering.always + parts.gathering.forward
-    distinct = {id(section): section for section in (*blocks, head)}.values()
-    section, passage = max(
-        ((one, forward(one.tape, kept=(), output=one.exit)) for one in distinct), key=lambda it: it[1].peak_bytes
-    )
-    copies = sum(_weights_cast(one) for one in blocks)
+    passages = ((one, forward(one.tape, kept=(), output=one.exit)) for one, _ in _alike((*blocks, head)))
+    section, passage = max(passages, key=lambda found: found[1].peak_bytes)
+    copies = _weights_cast(blocks)
     mine: Sequence[tuple[Part, str, int]] = (
         (Part.INPUTS, "token ids, labels and positions", parts.inputs_bytes),
         (Part.GATHERED, "the root and blocks", gathered),

@@ -106,6 +106,7 @@ class _Block:
     """What one block leaves, takes and gives, in bytes."""
 
     kept: int  # left by forward for backward
+    saved: int  # what autograd saves while the block is not checkpointed
     random: int  # of that, what random ops made
     random_inner: int  # the same besides, if the next block is replayed with this one
     forward: Passage
@@ -177,6 +178,7 @@ def _measure(section: Section, parts: StepParts) -> _Block:
         replay = forward(tape, output=section.exit, drop_output=not parts.replays_whole)
     return _Block(
         kept=kept_bytes,
+        saved=sum(t.size_bytes for t in saved),
         random=sum(tape.tensors[t].size_bytes for t in random if t != section.exit.storage),
         random_inner=sum(tape.tensors[t].size_bytes for t in inner - random),
         forward=forward(tape, kept=kept, output=section.exit),
@@ -289,11 +291,11 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
                     gradients=made,
                     **{"left by blocks": behind, "gathered now": gathering.backward},
                 )
-                running += sum(t.size_bytes for t in saved_storages(parts.blocks[place].tape))
+                running += blocks[place].saved
         for offset in range(len(members) - 1, -1, -1):
             one = members[offset]
             index = start + offset
-            own = sum(t.size_bytes for t in saved_storages(parts.blocks[index].tape))
+            own = one.saved
             running = max(0, running - own)
             first = earlier + (members[0].kept if group > 1 and offset else 0) + running
             common = base + first + held + made + behind + gathering.backward
