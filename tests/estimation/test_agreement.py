@@ -16,6 +16,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("ortools")
 
+# Not the same thing: where replays may not cross units of FSDP, the trace keeps the inputs of all blocks in a group, and
+# the closed form only the first, as torch.utils.checkpoint does.
+GROUPS_OF_UNITS = 0.05
 WITHIN_THE_STEP = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 
 
@@ -41,15 +44,15 @@ def agrees(mapping: Mapping) -> None:
     problem = build_problem(graph, load_device("h100-80gb"), host_budget_bytes=0)
     traced = {one.name: one.timeline for one in baselines(problem, graph)}
     run = replace(run_of(spec), keeps_random=True)
-    group = 1 if spec.parallel.fsdp > 1 else isqrt(run.architecture.layers)
     for name, mode, size in (
         ("no checkpointing", Checkpointing.NONE, 1),
         ("every block", Checkpointing.BLOCK, 1),
-        ("every √N blocks", Checkpointing.BLOCK, group),
+        ("every √N blocks", Checkpointing.BLOCK, isqrt(run.architecture.layers)),
         ("selective", Checkpointing.SELECTIVE, 1),
     ):
         found = phases_of(replace(run, checkpointing=mode, group=size))
         peak = max(one.size_bytes for one in found if one.phase is not Phase.EVALUATION)
         without_step = max(one.size_bytes for one in found if one.phase in WITHIN_THE_STEP)
-        assert pytest.approx(traced[name].peak_bytes, rel=MODEL_ERROR) == peak, name
-        assert pytest.approx(max(traced[name].live_bytes), rel=MODEL_ERROR) == without_step, name
+        error = GROUPS_OF_UNITS if size > 1 and spec.parallel.fsdp > 1 else MODEL_ERROR
+        assert pytest.approx(traced[name].peak_bytes, rel=error) == peak, name
+        assert pytest.approx(max(traced[name].live_bytes), rel=error) == without_step, name

@@ -1,6 +1,7 @@
 """Memory by phase and part: literal small cases by hand, and what must hold for every run."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,7 +59,7 @@ def test_a_step_of_adamw_holds_four_copies_of_the_weights_and_one_of_temporaries
         ({"sharding": Sharding.FSDP2, "degrees": Degrees(data=2)}, Part.PARAMETERS, 2 * WEIGHTS),
     ],
 )
-def test_what_is_held_at_the_optimizer_step(changes: dict[str, object], part: Part, expected: int | None) -> None:
+def test_what_is_held_at_the_optimizer_step(changes: dict[str, Any], part: Part, expected: int | None) -> None:
     assert expected == peak_of(replace(RUN, **changes), Phase.STEP).parts.get(part)
 
 
