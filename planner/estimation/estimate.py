@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from planner.architecture import (
     Matrix,
@@ -167,7 +167,7 @@ def static_of(run: Run) -> Static:
     of_optimizer = shards if run.sharding in _SHARDS_OPTIMIZER else 1
 
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
-    states = transient = masters = gradients = 0.0
+    states = transient = largest = masters = gradients = 0.0
     for one in trained:
         cost = _cost_of(run, one)
         state_elements = _elements(one, of_optimizer)
@@ -178,15 +178,21 @@ def static_of(run: Run) -> Static:
         else:
             states += state_elements * (cost.states * state_width + cost.state_bytes)
         transient += state_elements * updated * cost.transients
+        largest = max(largest, state_elements // one.matrix.copies * updated * cost.transients)
         masters += state_elements * master
         gradients += _elements(one, of_gradients) * _gradient_bytes(run, one)
-    is_elsewhere = run.in_backward or run.offloads_optimizer
+    if run.step is Step.FUSED:
+        transient = 0.0
+    elif run.in_backward or run.step is Step.FOR_LOOP:
+        transient = largest  # one parameter at a time
+    if run.optimizer is OptimizerName.MUON:  # it has one implementation
+        transient = max(transient, _muon_bytes(trained))
     return Static(
         parameters=round(sum(_elements(one, of_parameters) * one.dtype_bytes for one in everything)),
         master=0 if run.offloads_optimizer else round(masters),
         gradients=0 if run.in_backward else round(gradients),
         optimizer=0 if run.offloads_optimizer else round(states),
-        step_transient=round(transient) if run.step is Step.FOREACH and not is_elsewhere else 0,
+        step_transient=0 if run.offloads_optimizer else round(transient),
         buckets=round(gradients) if run.sharding is Sharding.DDP else 0,
         gathering=_gathering(run, root, blocks) if of_parameters > 1 else Gathering(),
         constants=_constants(run),
@@ -195,13 +201,34 @@ def static_of(run: Run) -> Static:
 
 def _cost_of(run: Run, one: _Held) -> OptimizerCost:
     """What the optimizer holds per element of one parameter; Muon leaves all but the blocks' matrices to AdamW."""
-    if run.optimizer is OptimizerName.MUON and (one.matrix.name in _NOT_MUONS or len(one.matrix.shape) != 2):
+    if run.optimizer is OptimizerName.MUON and not _is_muons(one):
         return OPTIMIZER_COSTS[OptimizerName.ADAMW]
     return OPTIMIZER_COSTS["sgd-momentum" if run.momentum else run.optimizer.value]
 
 
+def _is_muons(one: _Held) -> bool:
+    return len(one.matrix.shape) == 2 and one.matrix.name not in _NOT_MUONS
+
+
 # Source: torch/optim/_muon.py: hidden matrices only; embeddings and the output matrix are to have another optimizer.
 _NOT_MUONS = frozenset({"embed_tokens", "embed_positions", "embed_types", "lm_head"})
+
+
+def _muon_bytes(trained: Sequence[_Held]) -> int:
+    """What Muon's step holds for the largest of its matrices, one after the other.
+
+    Source: torch/optim/_muon.py, `_single_tensor_muon` (the update beside the momentum) and
+    `_zeropower_via_newtonschulz` (in bfloat16: the matrix, the next one, and two products with its transpose).
+    """
+    half = DTYPE_BYTES["bfloat16"]
+    return max(
+        (
+            round(prod(one.matrix.shape) * (one.dtype_bytes + 2 * half)) + 2 * half * min(one.matrix.shape) ** 2
+            for one in trained
+            if _is_muons(one)
+        ),
+        default=0,
+    )
 
 
 def _gradient_bytes(run: Run, one: _Held) -> float:

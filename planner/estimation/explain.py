@@ -94,7 +94,7 @@ def _device(found: Estimate) -> Iterator[Formula]:
     peak, groups = found.peak.size_bytes, communicators(found.run)
     yield Formula(
         name="reserved, at least",
-        terms=((("allocated", peak),), (("a cuBLAS workspace", CUBLAS_LOW_BYTES),)),
+        terms=((("allocated", peak),), (("cuBLAS workspace", CUBLAS_LOW_BYTES),)),
         size_bytes=found.reserved.low_bytes,
         source=_ALLOCATOR,
     )
@@ -102,7 +102,7 @@ def _device(found: Estimate) -> Iterator[Formula]:
         name="reserved, at most",
         terms=(
             (("allocated", peak), ("with the error of the model", 1 + MODEL_ERROR)),
-            (("handles", CUBLAS_THREADS), ("a cuBLAS workspace", CUBLAS_HIGH_BYTES)),
+            (("handles", CUBLAS_THREADS), ("cuBLAS workspace", CUBLAS_HIGH_BYTES)),
             (("comes and goes", found.changing_bytes), ("share of holes", HOLES_SHARE)),
         ),
         size_bytes=found.reserved.high_bytes,
@@ -112,7 +112,7 @@ def _device(found: Estimate) -> Iterator[Formula]:
         ("at least", *_lows(found), NCCL_FEWEST_BUFFERS, CONTEXT_LOW_BYTES),
         ("at most", *_highs(found), NCCL_MOST_BUFFERS, CONTEXT_HIGH_BYTES),
     ):
-        context_term: Term = (("the CUDA context", context_bytes),)
+        context_term: Term = (("for the CUDA context", context_bytes),)
         yield Formula(name=f"CUDA context, {name}", terms=(context_term,), size_bytes=context, source=_CONTEXT)
         nccl: Term = (("communicators", groups), ("buffers", buffers), ("bytes", NCCL_BUFFER_BYTES))
         yield Formula(name=f"NCCL, {name}", terms=(nccl,), size_bytes=communication, source=_NCCL)

@@ -287,6 +287,8 @@ def phases_of(run: Run) -> tuple[PhasePeak, ...]:
     found = [PhasePeak(phase=Phase.LOAD, where="the model", entries=(*fixed.parameters, *fixed.buckets))]
     for moment in moments(parts):
         entries = (*_moment_entries(moment, run, parts, fixed), *_cached_copies(moment, run, parts))
+        if run.in_backward and moment.phase == Phase.BACKWARD:
+            entries += tuple(fixed.step)  # of the largest parameter, wherever in backward its turn comes
         found.append(PhasePeak(phase=Phase(moment.phase), where=moment.where, entries=entries))
     if run.sharding is not Sharding.NONE:
         found.append(_reduction(run, fixed, parts.gathering))

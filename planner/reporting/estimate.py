@@ -48,7 +48,7 @@ def estimate_text(summary: EstimateSummary) -> str:
         _phases(found.phases),
         _parts(found.peak),
         _knobs(summary.knobs),
-        [line for section in summary.explained for line in _explained(section)],
+        *(_explained(section) for section in summary.explained),
         [line for note in (*summary.notes, f"for {summary.stack}") for line in wrapped(f"Note: {note}")],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -202,4 +202,4 @@ def _explained(section: Explained) -> list[str]:
             source = formula.source
             lines += wrapped(f"[{source}]", indent="  ")
         lines += wrapped(text, indent="    ")
-    return [*lines, ""]
+    return lines

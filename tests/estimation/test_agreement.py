@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("ortools")
 
-# Not the same thing: where replays may not cross units of FSDP, the trace keeps the inputs of all blocks in a group, and
-# the closed form only the first, as torch.utils.checkpoint does.
+# Not the same thing: where replays may not cross units of FSDP, the trace keeps the inputs of all blocks in a group,
+# and the closed form only the first, as torch.utils.checkpoint does.
 GROUPS_OF_UNITS = 0.05
 WITHIN_THE_STEP = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 

@@ -43,6 +43,9 @@ def test_a_step_of_adamw_holds_four_copies_of_the_weights_and_one_of_temporaries
     ("changes", "part", "expected"),
     [
         ({"step": Step.FUSED}, Part.STEP, None),
+        ({"step": Step.FOR_LOOP}, Part.STEP, 4 * 32 * 8),  # of the largest parameter
+        ({"in_backward": True}, Part.STEP, 4 * 32 * 8),
+        ({"in_backward": True, "step": Step.FUSED}, Part.STEP, None),
         ({"optimizer": OptimizerName.SGD}, Part.OPTIMIZER, None),
         ({"optimizer": OptimizerName.SGD, "momentum": 0.9}, Part.OPTIMIZER, 4 * WEIGHTS),
         ({"optimizer": OptimizerName.LION}, Part.OPTIMIZER, 4 * WEIGHTS),
@@ -50,6 +53,8 @@ def test_a_step_of_adamw_holds_four_copies_of_the_weights_and_one_of_temporaries
         ({"optimizer": OptimizerName.ADAM_8BIT}, Part.OPTIMIZER, round(WEIGHTS * 2 * (1 + 4 / 256))),
         # One state of the blocks' matrices, two of norms, embedding and output matrix.
         ({"optimizer": OptimizerName.MUON}, Part.OPTIMIZER, 4 * (WEIGHTS + 2 * 2 * 8 + 2 * 32 * 8 + 8)),
+        # A 16×8 matrix: the update, two of it and two 8×8 products in bfloat16; AdamW's matrices are larger together.
+        ({"optimizer": OptimizerName.MUON, "step": Step.FOREACH}, Part.STEP, 4 * (2 * 2 * 8 + 2 * 32 * 8 + 8)),
         ({"state_dtype": "bfloat16"}, Part.OPTIMIZER, 4 * WEIGHTS),
         ({"parameter_dtype": "bfloat16", "master_dtype": "float32"}, Part.MASTER, 4 * WEIGHTS),
         ({"parameter_dtype": "bfloat16", "master_dtype": "float32"}, Part.OPTIMIZER, 8 * WEIGHTS),
@@ -73,6 +78,10 @@ def test_adapters_train_and_the_quantized_base_does_not() -> None:
     assert 2 * adapter == parts[Part.OPTIMIZER]
     assert 2 * (BLOCK - 2 * 8) == parts[Part.QUANTIZED]
     assert 2 * (2 * 32 * 8 + 8 + 2 * 2 * 8) == parts[Part.PARAMETERS]
+
+
+def test_what_is_updated_in_backward_needs_its_temporaries_there() -> None:
+    assert 4 * 32 * 8 == peak_of(replace(RUN, in_backward=True), Phase.BACKWARD).parts[Part.STEP]
 
 
 def test_checkpointed_blocks_leave_their_inputs() -> None:
