@@ -10,7 +10,7 @@ from planner.estimation.run import Quantization
 Cells = Mapping[str, str]
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818 - an answer, not an error
     """The row cannot be expressed; the text says why."""
 
 

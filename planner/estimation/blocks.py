@@ -274,7 +274,7 @@ class Writer:
         dtype = c.compute_dtype if is_cast else lora.dtype
         seen = self.cast(x, lora.dtype, f"{x.name} for {name}.lora")
         if lora.dropout:
-            seen = self.dropout(seen, f"{name}.lora dropout")
+            seen = self.dropout(seen, f"{name}.lora dropout", 1.0)  # any but 0: the mask is as large
         if seen.dtype != dtype:
             seen = self.cast(seen, dtype, f"{x.name} cast for {name}.lora")
         down = tape.op(f"{name}.lora_A", [seen], rank, dtype, saves=[seen], needs_grad=True, parameter_bytes=a_bytes)

@@ -284,6 +284,7 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
         prefetch=largest,
         gradient_share=share if run.defers_reduction else share / shards,
         flat_gradient=largest if run.flat_gradients else 0,
+        flat_root_gradient=size_of(root) if run.flat_gradients and any(one.is_trained for one in root) else 0,
     )
 
 
@@ -343,9 +344,11 @@ def _kept_by_products(run: Run, blocks: Sequence[Section]) -> int:
 def step_moments(run: Run) -> tuple[Moment, ...]:
     """The fullest moments of the step's phases, the optimizer's step included."""
     static = static_of(run)
+    parts = step_parts(run)
     optimizer = static.parameters + static.master + static.reduced_gradients + static.optimizer + static.buckets
+    optimizer += parts.lingering_bytes
     return (
-        *moments(step_parts(run)),
+        *moments(parts),
         Moment(
             phase="optimizer step",
             where="optimizer step",

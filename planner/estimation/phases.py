@@ -293,7 +293,8 @@ def phases_of(run: Run) -> tuple[PhasePeak, ...]:
         found.append(PhasePeak(phase=Phase(moment.phase), where=moment.where, entries=entries))
     if run.sharding is not Sharding.NONE:
         found.append(_reduction(run, fixed, parts.gathering))
-    step = (*fixed.resident, *fixed.reduced, *fixed.step)
+    outputs = entry_of(Part.LOGITS, "the last outputs, and what their graph keeps", parts.lingering_bytes)
+    step = (*fixed.resident, *fixed.reduced, *fixed.step, *([outputs] if parts.lingering_bytes else []))
     found.append(PhasePeak(phase=Phase.FIRST_STEP, where="states are made", entries=step))
     found.append(PhasePeak(phase=Phase.STEP, where="all parameters", entries=step))
     found.append(_evaluation(run, parts, fixed))

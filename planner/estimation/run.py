@@ -102,8 +102,8 @@ class Run:
         quantizes_head, quantized_saves_input, quantized_from: see `Computation`.
         outputs_linger: a name holds the last step's outputs until the next forward has made its own, and with their
             graph what products with quantized weights kept outside of autograd.
-        flat_gradients: one flat parameter of each FSDP unit holds what is trained and what is frozen, and backward makes
-            its gradient whole.
+        flat_gradients: one flat parameter of each FSDP unit holds what is trained and what is frozen, and backward
+            makes its gradient whole.
         defers_reduction: gradients of all but the last micro-batch of a step are kept whole on every rank.
         sharding, degrees: parallelism.
         micro_batches: in a pipeline's step.

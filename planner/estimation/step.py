@@ -33,6 +33,7 @@ class Gathering:
         gradient_share: of each gradient, what stays once its block is done.
         flat_gradient: the gradient of the flat parameter a block's parameters are views of; its backward joins theirs
             into it at its end, zeros for those that are frozen. Source: derivatives.yaml, `split`.
+        flat_root_gradient: the same of the root, when all of backward is done.
     """
 
     always: int = 0
@@ -41,6 +42,7 @@ class Gathering:
     prefetch: int = 0
     gradient_share: float = 1.0
     flat_gradient: int = 0
+    flat_root_gradient: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +338,7 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
                 **kinds,
             )
             if gathering.flat_gradient:
-                joined = _joining(parts.blocks[index], gathering.flat_gradient)
+                joined = _joining(parts.blocks[index].entry, gathering.flat_gradient)
                 where = f"block {index}, {joined.peak_op}"
                 at = (joined, parts.blocks[index])
                 note("backward", where, common + joined.peak_bytes, at, start, saved=first, **kinds)
@@ -355,6 +357,11 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
         outputs=held,
         gradients=made,
     )
+    if gathering.flat_root_gradient:
+        joined = _joining(None, gathering.flat_root_gradient)
+        at = (joined, parts.embedding)
+        size_bytes = base + held + made + joined.peak_bytes
+        note("backward", f"embedding, {joined.peak_op}", size_bytes, at, outputs=held, gradients=made)
     del embedding_left
     best: dict[str, Moment] = {}
     for moment in found:
@@ -371,20 +378,19 @@ def _up_to_output(head: Section) -> Passage:
     return forward(Tape(tensors=tape.tensors, ops=tape.ops[: last + 1], inputs=tape.inputs), output=output)
 
 
-def _joining(section: Section, flat_bytes: int) -> Passage:
-    """The end of a block's backward, when the gradients of its parameters become one flat gradient."""
+def _joining(entry: Tensor | None, flat_bytes: int) -> Passage:
+    """The end of a unit's backward, when the gradients of its parameters become one flat gradient."""
     op = "joining the flat gradient"
     joined = Alive(kind="parameter gradient", tensor=None, op=op, size_bytes=2 * flat_bytes)
-    assert section.entry is not None
-    entry_bytes = section.entry.size_bytes
-    entry = Alive(kind="gradient", tensor=section.entry.index, op="", size_bytes=entry_bytes)
+    entry_bytes = entry.size_bytes if entry is not None else 0
+    incoming = [Alive(kind="gradient", tensor=entry.index, op="", size_bytes=entry_bytes)] if entry is not None else []
     return Passage(
         start_bytes=entry_bytes,
         peak_bytes=entry_bytes + 2 * flat_bytes,
         peak_op=op,
         end_bytes=entry_bytes + flat_bytes,
         parts={},
-        alive=(joined, entry),
+        alive=(joined, *incoming),
     )
 
 

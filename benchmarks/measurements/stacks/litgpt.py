@@ -11,7 +11,8 @@ Sources, by commit or release:
   `FSDPStrategy` with a policy of whole blocks and their checkpoints; `no_backward_sync` while accumulating.
 - utils.py: `chunked_cross_entropy`, chunks of 128.
 - Lightning 2.1 to 2.4, fabric/plugins/precision/half.py: `convert_output` casts logits to float32;
-  bitsandbytes.py: every linear layer is quantized, the output matrix too, from float16; fabric/strategies/fsdp.py: use_orig_params.
+  bitsandbytes.py: every linear layer is quantized, the output matrix too, from float16; fabric/strategies/fsdp.py:
+  use_orig_params.
 - bitsandbytes 0.41.1 and 0.42.0, autograd/_functions.py: `MatMul4Bit` keeps its input.
 - litgpt's checkpoint conversion copies a tied embedding into an output matrix of its own.
 """
