@@ -4,13 +4,14 @@ A row names a source, and a source a stack; what the stack does is in `benchmark
 """
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.measurements.cells import Cells, Refused, architecture_from
 from benchmarks.measurements.row import Kind, Row
-from benchmarks.measurements.stacks import fms, litgpt
+from benchmarks.measurements.stacks import fms, fsdp_qlora, litgpt, llm_foundry, torchtune
 from planner.architecture import Architecture, parameter_count
 from planner.estimation.run import Run
 
@@ -30,6 +31,9 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
 _STACKS: tuple[tuple[str, Callable[[Cells, Architecture], Run]], ...] = (
     ("foundation-model-stack/fms-acceleration", fms.run_of),
     ("Lightning-AI/litgpt", litgpt.run_of),
+    ("pytorch/torchtune", torchtune.run_of),
+    ("AnswerDotAI/fsdp_qlora", fsdp_qlora.run_of),
+    ("mosaicml/llm-foundry", llm_foundry.run_of),
 )
 
 
@@ -71,6 +75,7 @@ def _row(c: Cells, line: int) -> Row:
         is_dense=architecture is None or architecture.experts is None,
         label=f"{c['model']} {c['lora'] or 'full'} b{c['micro_batch']} s{c['seq']} x{c['dp_shard']}",
         suspect="SUSPECT" in c["mem_kind"],
+        device_bytes=measured_bytes if kind in (Kind.FITS, Kind.OOM) else _device_bytes(c["gpu"]),
     )
 
 
@@ -89,6 +94,17 @@ def _figure(c: Cells) -> int:
     if not 0 < found < 10**6:
         raise Refused(f"the figure is not a size ({c['reported_mem_gib']!r} GiB)")
     return round(found * _GIB)
+
+
+# Cards whose names do not say their memory, in GiB. Source: NVIDIA's data sheets.
+_CARDS: Mapping[str, int] = {"RTX3090": 24, "RTX4090": 24, "A6000": 48}
+
+
+def _device_bytes(gpu: str) -> int:
+    """The device's memory, or 0 if the name does not say it."""
+    said = re.search(r"(\d+)GB", gpu)
+    gib = int(said[1]) if said is not None else next((size for name, size in _CARDS.items() if name in gpu), 0)
+    return gib * _GIB
 
 
 def _stack_of(c: Cells) -> Callable[[Cells, Architecture], Run]:

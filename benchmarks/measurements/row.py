@@ -31,6 +31,7 @@ class Row:
         is_dense: no mixture of experts.
         label: for the reader: model and settings.
         suspect: the file itself marks the figure as impossible.
+        device_bytes: the memory of the device it ran on, or 0 if that is not stated.
     """
 
     id: str
@@ -43,3 +44,4 @@ class Row:
     is_dense: bool
     label: str
     suspect: bool = False
+    device_bytes: int = 0

@@ -601,7 +601,7 @@ def head(a: Architecture, c: Computation) -> Section:
         log_softmax = tape.op("log_softmax", [wide], wide.size, _FP32, saves_output=True)
         loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
     tape.hold(output)
-    return Section(tape=tape, entry=x, exit=loss)
+    return Section(tape=tape, entry=x, exit=loss, output=output)
 
 
 def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:
