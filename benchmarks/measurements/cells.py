@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.architecture import Architecture, ConfigError, architecture_of
+from planner.estimation.from_spec import MAX_LAYERS
 from planner.estimation.run import Quantization
 
 Cells = Mapping[str, str]
@@ -78,6 +79,8 @@ def architecture_from(c: Cells) -> Architecture:
 
 def _described(c: Cells) -> Architecture:
     arch, name = c["arch"], c["model"].lower()
+    if number(c, "layers") > MAX_LAYERS:
+        raise Refused(f"more than {MAX_LAYERS:,} layers ({c['layers']!r})")
     is_bert = name.startswith("bert")
     sizes: dict[str, Any] = {
         "num_hidden_layers": number(c, "layers"),
@@ -147,7 +150,7 @@ def _mpt(c: Cells, sizes: Mapping[str, Any]) -> Architecture:
 
 def degree(c: Cells) -> int:
     """The ranks that share what data parallelism shares."""
-    found = re.match(r"\d+", c["dp_shard"])
+    found = re.match(r"[1-9]\d*", c["dp_shard"])
     if found is None:
         raise Refused(f"the number of ranks is not stated ({c['dp_shard']!r})")
     return int(found[0])
@@ -155,7 +158,7 @@ def degree(c: Cells) -> int:
 
 def rank(c: Cells) -> int:
     """The rank of the adapters."""
-    found = re.search(r"\br(\d+)", c["lora"])
+    found = re.search(r"\br([1-9]\d*)", c["lora"])
     if found is None:
         raise Refused("the rank of the adapters is not stated")
     return int(found[1])
