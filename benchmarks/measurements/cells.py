@@ -127,7 +127,7 @@ def _mpt(c: Cells, sizes: Mapping[str, Any]) -> Architecture:
 
     The parameters that rows state grow with the length as such a table does, and have every bias.
 
-    Source: the rows' own counts of parameters, which this reproduces to four digits.
+    Source: the rows' own counts of parameters, which this reproduces within 0.03%.
     """
     config = {
         "n_embd": sizes["hidden_size"],

@@ -49,8 +49,9 @@ class _File:
     global_batch: int = 0
 
 
-# Each file was read at one commit, not at each figure's own. Rows say "r32 q,v" for all of them. phi-2/full.yaml has two
-# devices though its table says four: with four its global batch is less than one micro-batch, which the script refuses.
+# Each file was read at one commit, not at each figure's own. Rows say "r32 q,v" for all of them. phi-2/full.yaml has
+# two devices though its table says four: with four its global batch is less than one micro-batch, which the script
+# refuses.
 _FILES: Mapping[str, _File] = {
     "gemma-2b/lora.yaml": _File(rank=8, is_everywhere=True),
     "gemma-2b/qlora.yaml": _File(rank=16, is_everywhere=True),
