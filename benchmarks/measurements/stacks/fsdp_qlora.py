@@ -2,8 +2,8 @@
 
 Sources: train.py: rank 64 beside q, k, v and the feed-forward layer, dropout 0.1, all in bfloat16; FSDP without
 original parameters, which wraps blocks and what is trained; `output` is dropped before the next forward.
-benchmarks_03_2024.md: reentrant checkpoints; "ddp" is FSDP that shards nothing. transformers 4.38, modeling_llama.py:
-logits are made float32 in the model and shifted.
+benchmarks_03_2024.md: reentrant checkpoints; "ddp" is FSDP that shards nothing. That logits are made float32 in the
+model and shifted is as in the transformers of `fms`; the version used here is not stated.
 """
 
 from benchmarks.measurements.cells import Cells, Refused, degree, number, quantization

@@ -1,8 +1,10 @@
 """mosaicml/llm-foundry's throughput benchmarks: MPT under Composer's FSDP, micro-batches as large as fit.
 
-Sources: scripts/train/benchmarking/README.md and sweep.py: FULL_SHARD, mixed precision PURE, which casts float32 shards
-to bfloat16 and reduces in it, checkpoints of whole blocks without reentrance where a row says so;
-llmfoundry/models/mpt/modeling_mpt.py: flash attention, norms in low precision, and flash-attn's cross entropy.
+Sources: scripts/train/benchmarking/submit_benchmarks.py at 12a6319: mixed precision PURE, low-precision norms, triton's
+attention, checkpoints without reentrance; llmfoundry/models/mpt/modeling_mpt.py: `fused_crossentropy` by default.
+
+The fused loss is counted on float32 logits, which flash-attn's does not make: small models with large vocabularies are
+overestimated, some beyond their device.
 """
 
 from benchmarks.measurements.cells import Cells, Refused, degree, number

@@ -6,7 +6,8 @@ Sources, by release:
   of rank 8, FSDP with `lora_fsdp_wrap_policy`, which wraps what is trained by itself; modules/rms_norm.py.
 - 0.5.0 (December 2024): modules/transformer.py (`.float()` on the output), modules/rms_norm.py (`F.rms_norm` of
   float32), modules/attention_utils.py (flex attention for packed sequences); recipes delete logits before backward.
-- torchao, dtypes/nf4tensor.py: `LinearNF4` keeps the quantized weight and no input; scales are quantized, too.
+- modules/peft/lora.py: quantized bases go through torchao's `linear_nf4`; that its scales are quantized, too, is
+  an assumption.
 """
 
 from benchmarks.measurements.cells import Cells, Refused, degree, number
