@@ -2,16 +2,10 @@
 
 import csv
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
-from benchmarks.measurements import published
+from benchmarks.measurements import megatron, published
 from benchmarks.measurements.row import Row
-
-_MEGATRON = "benchmarks.measurements.megatron"
-_MEGATRON_COLUMNS = ("name", "layers", "tp", "mem_max")
 
 
 class FileError(Exception):
@@ -37,9 +31,7 @@ def read(path: Path) -> list[Row]:
 def _reader_of(path: Path, header: list[str]) -> Callable[[Path], list[Row]]:
     if set(published.COLUMNS) <= set(header):
         return published.read
-    if set(_MEGATRON_COLUMNS) <= set(header):
-        if find_spec(_MEGATRON) is None:
-            raise FileError(f"{path}: golden values of Megatron-LM, which this version has no reader for")
-        return cast(Callable[[Path], list[Row]], import_module(_MEGATRON).read)
+    if set(megatron.COLUMNS) <= set(header):
+        return megatron.read
     lacking = ", ".join(name for name in published.COLUMNS if name not in header)
     raise FileError(f"{path}: of neither form; published figures would also have {lacking}")
