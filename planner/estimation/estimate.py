@@ -6,16 +6,27 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
-from planner.architecture import (
-    Matrix,
-    block_parameters,
-    embedding_parameters,
-    head_parameters,
-)
+from planner.architecture import Matrix
 from planner.costs.optimizers import OPTIMIZER_COSTS, OptimizerCost, factored_elements, padded_elements
-from planner.estimation.blocks import Computation, Section, block, embedding, head
+from planner.estimation import experts, megatron
+from planner.estimation.blocks import Computation, Implementation, Section, block, embedding, head, passage
+from planner.estimation.parallel import (
+    block_matrices,
+    in_flight,
+    is_first,
+    is_last,
+    layers_of,
+    root_matrices,
+    running_layers,
+    shards_of,
+    stage_buffers_bytes,
+    zero_buckets_bytes,
+    zero_gathering,
+    zero_step_bytes,
+)
 from planner.estimation.run import Quantization, Run, Sharding, Step
-from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, moments
+from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments
+from planner.estimation.tape import forward
 from planner.spec import OptimizerName
 from planner.units import DTYPE_BYTES
 
@@ -30,6 +41,7 @@ QUANTIZED_BYTES: Mapping[Quantization, float] = {
 _FULLY_SHARDED = frozenset({Sharding.ZERO3, Sharding.FSDP1, Sharding.FSDP2})
 _SHARDS_GRADIENTS = _FULLY_SHARDED | {Sharding.ZERO2}
 _SHARDS_OPTIMIZER = _SHARDS_GRADIENTS | {Sharding.ZERO1}
+_ZERO = frozenset({Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +84,28 @@ def computation_of(run: Run) -> Computation:
         tensor_parallel=shared.tensor,
         sequence_parallel=shared.sequence,
         dropout=run.dropout,
+        context_parallel=shared.context,
+        context_method=run.context_method,
+        expert_parallel=shared.expert,
+        expert_tensor=shared.of_experts,
+        imbalance=run.imbalance,
+        copies_attention_output=run.copies_attention_output,
     )
 
 
 def sections_of(run: Run) -> tuple[Section, tuple[Section, ...], Section]:
-    """Embedding, blocks and head of the run; alike blocks are one object."""
+    """What a micro-batch passes on this rank: embedding, blocks and head, or what other stages send in their place.
+
+    Alike blocks are one object.
+    """
     a, c = run.architecture, computation_of(run)
-    one = block(a, c)
-    return embedding(a, c), (one,) * a.layers, head(a, c)
+    is_megatron = run.implementation is Implementation.MEGATRON
+    writer_of, head_of = (megatron.writer_of, megatron.head) if is_megatron else (experts.writer_of, head)
+    dense_layers = a.experts.dense_layers if a.experts is not None else 0
+    kinds = {is_dense: block(a, c, writer=writer_of(a, 0 if is_dense else dense_layers)) for is_dense in (True, False)}
+    first = embedding(a, c) if is_first(run) else passage(a, c)
+    blocks = tuple(kinds[layer < dense_layers] for layer in running_layers(run))
+    return first, blocks, head_of(a, c) if is_last(run) else passage(a, c)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,20 +186,16 @@ def _elements(held: _Held, shards: int) -> int:
 @lru_cache(maxsize=64)  # asked for by the step and by its phases
 def static_of(run: Run) -> Static:
     """What the rank holds whatever the batch."""
-    a = run.architecture
-    root = _held(run, (*embedding_parameters(a), *head_parameters(a)))
-    blocks = [_held(run, block_parameters(a, layer)) for layer in range(a.layers)]
+    root = _held(run, root_matrices(run))
+    blocks = [_held(run, block_matrices(run, layer)) for layer in layers_of(run)]
     everything = [*root, *(one for unit in blocks for one in unit)]
     trained = [one for one in everything if one.is_trained]
-    shards = run.degrees.data
-    of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
-    of_gradients = shards if run.sharding in _SHARDS_GRADIENTS else 1
-    of_optimizer = shards if run.sharding in _SHARDS_OPTIMIZER else 1
-
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
     states = transient = largest = masters = gradients = 0.0
     for one in trained:
         cost = _cost_of(run, one)
+        of_optimizer = shards_of(run, one.matrix) if run.sharding in _SHARDS_OPTIMIZER else 1
+        of_gradients = shards_of(run, one.matrix) if run.sharding in _SHARDS_GRADIENTS else 1
         state_elements = _elements(one, of_optimizer)
         updated = master or one.dtype_bytes  # what the optimizer reads and writes
         state_width = DTYPE_BYTES[run.state_dtype] if run.state_dtype is not None else updated
@@ -191,16 +213,29 @@ def static_of(run: Run) -> Static:
         transient = largest  # one parameter at a time
     if run.optimizer is OptimizerName.MUON:  # it has one implementation
         transient = max(transient, _muon_bytes(trained))
+    buckets, gathering = gradients if run.sharding is Sharding.DDP else 0.0, Gathering()
+    if run.sharding in _ZERO and run.zero is not None:
+        elements = sum(one.matrix.elements for one in trained)
+        buckets = zero_buckets_bytes(run, run.zero, elements)
+        transient += zero_step_bytes(
+            run, run.zero, elements, sum(_elements(o, shards_of(run, o.matrix)) for o in trained)
+        )
+    if run.sharding in _FULLY_SHARDED and shards_of(run, everything[0].matrix) > 1:
+        gathering = _gathering(run, root, blocks)
     return Static(
-        parameters=round(sum(_elements(one, of_parameters) * one.dtype_bytes for one in everything)),
+        parameters=round(sum(_elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one in everything)),
         master=0 if run.offloads_optimizer else round(masters),
         gradients=0 if run.in_backward else round(gradients),
         optimizer=0 if run.offloads_optimizer else round(states),
         step_transient=0 if run.offloads_optimizer else round(transient),
-        buckets=round(gradients) if run.sharding is Sharding.DDP else 0,
-        gathering=_gathering(run, root, blocks) if of_parameters > 1 else Gathering(),
+        buckets=round(buckets),
+        gathering=gathering,
         constants=_constants(run),
     )
+
+
+def _parameter_shards(run: Run, one: _Held) -> int:
+    return shards_of(run, one.matrix) if run.sharding in _FULLY_SHARDED else 1
 
 
 def _cost_of(run: Run, one: _Held) -> OptimizerCost:
@@ -249,10 +284,15 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
     Source: `planner.tracing.sharding`, which follows FSDP2 op by op; torch/distributed/fsdp/_runtime_utils.py for
     FSDP1, with its default BACKWARD_PRE prefetch.
     """
-    shards = run.degrees.data
+    if run.sharding is Sharding.ZERO3 and run.zero is not None:
+        return zero_gathering(run, run.zero, [[o.matrix for o in unit] for unit in (root, *blocks) if unit])
+    shards = shards_of(run, blocks[0][0].matrix)
 
     def size_of(unit: Sequence[_Held]) -> int:
-        elements = ((padded_elements(o.matrix.shape, shards) * o.matrix.copies, o.gathered_bytes) for o in unit)
+        elements = (
+            (padded_elements(o.matrix.shape, shards_of(run, o.matrix)) * o.matrix.copies, o.gathered_bytes)
+            for o in unit
+        )
         return round(sum(count * width for count, width in elements))
 
     largest = max((size_of(one) for one in blocks), default=0)
@@ -270,7 +310,7 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
 
 def _constants(run: Run) -> int:
     """Inputs, labels and positions, and rotary tables."""
-    tokens = run.micro_batch * run.length
+    tokens = run.micro_batch * ceil(run.length / run.degrees.context)
     return 3 * tokens * DTYPE_BYTES["int64"]
 
 
@@ -279,7 +319,11 @@ def step_parts(run: Run) -> StepParts:
     static = static_of(run)
     first, blocks, last = sections_of(run)
     vocab = run.architecture.vocab // run.degrees.tensor
-    logits = round(run.micro_batch * run.length * vocab * DTYPE_BYTES[run.compute_dtype])
+    logits = round(computation_of(run).tokens * vocab * DTYPE_BYTES[run.compute_dtype])
+    has_output = run.logits_stay and is_last(run) and run.implementation is Implementation.TRANSFORMERS
+    is_accumulating = run.accumulates or (run.degrees.pipeline > 1 and run.micro_batches > 1)
+    kept = sum(t.size_bytes for one in blocks for t in kept_tensors(one, run.checkpointing)) + _left_by(first)
+    stream = blocks[0].exit.size_bytes
     is_frozen_fsdp1 = run.sharding is Sharding.FSDP1 and run.degrees.data > 1 and run.adapters is not None
     return StepParts(
         embedding=first,
@@ -288,25 +332,32 @@ def step_parts(run: Run) -> StepParts:
         checkpointing=run.checkpointing,
         group=run.group,
         replays_whole=run.replays_whole,
-        resident_bytes=static.parameters + static.master + static.optimizer + static.buckets,
+        resident_bytes=static.parameters + static.master + static.optimizer + static.buckets + run.workspace_bytes,
         gradient_bytes=static.gradients,
-        gradients_present=run.accumulates or run.gradients_persist or run.in_backward,
+        gradients_present=is_accumulating or run.gradients_persist or run.in_backward,
+        waiting_bytes=(in_flight(run) - 1) * kept + stage_buffers_bytes(run, stream),
         gathering=static.gathering,
-        outputs_bytes=logits if run.logits_stay else 0,
+        outputs_bytes=logits if has_output else 0,
         inputs_bytes=static.constants,
         offloads_inputs=run.offloads_inputs,
         keeps_random=run.keeps_random,
         # FSDP 1 waits for the gradients of each block's inputs with hooks that hold those inputs and gradients until
         # backward ends, where a block has frozen parameters.
         # Source: torch/distributed/fsdp/_runtime_utils.py, `_register_post_backward_reshard_only_hook`.
-        per_block_backward_bytes=2 * blocks[0].exit.size_bytes if is_frozen_fsdp1 else 0,
+        per_block_backward_bytes=2 * stream if is_frozen_fsdp1 else 0,
     )
+
+
+def _left_by(section: Section) -> int:
+    """What a section's forward leaves for backward, its output apart."""
+    return forward(section.tape, output=section.exit).end_bytes - section.exit.size_bytes
 
 
 def step_moments(run: Run) -> tuple[Moment, ...]:
     """The fullest moments of the step's phases, the optimizer's step included."""
     static = static_of(run)
     optimizer = static.parameters + static.master + static.gradients + static.optimizer + static.buckets
+    optimizer += run.workspace_bytes
     return (
         *moments(step_parts(run)),
         Moment(
@@ -320,17 +371,15 @@ def step_moments(run: Run) -> tuple[Moment, ...]:
 
 def held_parameters(run: Run) -> tuple[HeldParameter, ...]:
     """What `static_of` adds up, parameter by parameter; those of alike blocks are one, with more copies."""
-    a, shards = run.architecture, run.degrees.data
-    of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
-    root = (*embedding_parameters(a), *head_parameters(a))
-    layers = Counter(block_parameters(a, layer) for layer in range(a.layers))
+    root = root_matrices(run)
+    layers = Counter(block_matrices(run, layer) for layer in layers_of(run))
     found: Counter[HeldParameter] = Counter()
     for is_in_block, unit, copies in ((False, root, 1), *((True, unit, count) for unit, count in layers.items())):
         for one in _held(run, unit):
             made = HeldParameter(
                 name=one.matrix.name,
                 is_in_block=is_in_block,
-                elements=_elements(one, of_parameters),
+                elements=_elements(one, _parameter_shards(run, one)),
                 dtype_bytes=one.dtype_bytes,
                 is_adapter=run.adapters is not None and one.is_trained,
                 is_quantized=one.dtype_bytes != DTYPE_BYTES[run.parameter_dtype] and not one.is_trained,
