@@ -242,6 +242,7 @@ class Writer:
         weight: int,
         bias: bool = False,
         frozen: bool | None = None,
+        forward_bytes: int = 0,
         backward_bytes: int = 0,
     ) -> Tensor:
         """A linear layer of `weight` elements on this rank; under autocast both sides are cast."""
@@ -249,11 +250,10 @@ class Writer:
         is_trained = c.trains_base if frozen is None else not frozen
         adapters = c.adapters if c.adapters is not None and name in c.adapters.targets else None
         seen = self.cast(x, c.compute_dtype, f"{x.name} for {name}") if c.is_autocast else x
-        forward_bytes = 0
         saves: list[Tensor] = []
         if c.dequantized_dtype is not None:
-            forward_bytes = round(weight * DTYPE_BYTES[c.dequantized_dtype])
-            backward_bytes += forward_bytes
+            whole = round(weight * DTYPE_BYTES[c.dequantized_dtype])
+            forward_bytes, backward_bytes = forward_bytes + whole, backward_bytes + whole
         elif c.is_autocast:
             width = size(weight=weight)
             # The cast weight is kept: backward needs it for the gradient of the input.
