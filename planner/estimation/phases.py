@@ -171,6 +171,7 @@ class _Fixed:
             [entry_of(Part.WORKING, "of kernel libraries", run.workspace_bytes)] if run.workspace_bytes else []
         )
         self.gradients = _per_element(Part.GRADIENTS, "of all that is trained", static.gradients, gradient)
+        self.reduced = _per_element(Part.GRADIENTS, "of all that is trained", static.reduced_gradients, gradient)
         self.buckets = _per_element(Part.BUCKETS, "as large as all gradients", static.buckets, gradient)
         self.step = _per_element(
             Part.STEP, f"of {name}, {run.step}", static.step_transient, updated * (cost.transients or 1)
@@ -296,7 +297,8 @@ def phases_of(run: Run) -> tuple[PhasePeak, ...]:
         found.append(PhasePeak(phase=Phase(moment.phase), where=moment.where, entries=entries))
     if run.sharding is not Sharding.NONE:
         found.append(_reduction(run, fixed, parts.gathering))
-    step = (*fixed.resident, *fixed.gradients, *fixed.step)
+    outputs = entry_of(Part.LOGITS, "the last outputs, and what their graph keeps", parts.lingering_bytes)
+    step = (*fixed.resident, *fixed.reduced, *fixed.step, *([outputs] if parts.lingering_bytes else []))
     found.append(PhasePeak(phase=Phase.FIRST_STEP, where="states are made", entries=step))
     found.append(PhasePeak(phase=Phase.STEP, where="all parameters", entries=step))
     found.append(_evaluation(run, parts, fixed))
