@@ -39,8 +39,12 @@ _CUBLAS_LARGE_BYTES = 4096 * 8 * 1024
 # Source: Transformer Engine, pytorch/module/base.py, `get_cublas_workspace_size_bytes`.
 _TE_BYTES, _TE_HOPPER_BYTES = 4 * _MIB, 32 * _MIB
 _HOPPER_OR_LATER = ("h100", "gb200")
-# Tests of which the configuration lets algorithms be nondeterministic, and leaves cuBLAS's workspace alone.
-_NONDETERMINISTIC = ("nondeterministic", "cross_entropy_loss_fusion", "reshard_1x4xNone")
+# Experts' products run on as many streams, each with a workspace: `get_multi_stream_cublas_workspace` there.
+_TE_STREAMS = 4
+# Tests of which the configuration leaves cuBLAS's workspace alone; of dense models, also those that share sequences.
+_NONDETERMINISTIC = ("nondeterministic", "cross_entropy_loss_fusion", "_reshard_1x4", "_reshard_8x1")
+# Tests of experts that run in one kernel, whose names do not all say it.
+_GROUPED = ("groupedGEMM", "_etp1_ep4", "_ep8_", "_tp4_ep2_etp2_")
 
 # What keeps a test from being expressed: a part of its name, and why.
 _OTHER: tuple[tuple[str, str], ...] = (
@@ -57,7 +61,7 @@ _OTHER: tuple[tuple[str, str], ...] = (
     ("memory_speed", "multi-token prediction"),
     ("selective_recompute_experimental", "multi-token prediction"),
     ("defer_embedding", "the output matrix's gradient is put off"),
-    ("decoupled_lr", ""),
+    ("dist_muon", "an optimizer that is divided by layers"),
 )
 
 
@@ -98,7 +102,7 @@ def _row(place: int, cells: Cells) -> Row:
 
 def _refusals(cells: Cells) -> Iterator[str]:
     name = cells["name"]
-    yield from (reason for part, reason in _OTHER if part in name and reason)
+    yield from (reason for part, reason in _OTHER if part in name)
     if cells["fp8"]:
         yield "FP8"
     if cells["fsdp"] == "True":
@@ -129,6 +133,9 @@ def _run(cells: Cells) -> Run:
     compute = {"bf16": "bfloat16", "fp16": "float16"}[cells["dtype"]]
     chunk_layers = int(cells["vpp"] or 0)
     virtual = a.layers // (number["pp"] * chunk_layers) if chunk_layers and number["pp"] > 1 else 1
+    if stage_layers := _stage_layers(name):
+        virtual = len(stage_layers) // number["pp"]
+    instances = 2 if "multi_dist_optimizer_instances" in name else 1  # --num-distributed-optimizer-instances
     is_eager = cells["impl"] == "local" or cells["attn"] in ("unfused", "local")
     is_fused_kernel = not is_eager and not cells["attn"] and "h100" in cells["plat"]
     return Run(
@@ -157,7 +164,8 @@ def _run(cells: Cells) -> Run:
         logits_stay=False,
         sharding=Sharding.ZERO1 if cells["distopt"] == "True" else Sharding.NONE,
         degrees=Degrees(
-            data=data,
+            data=data // instances,
+            replicas=instances,
             tensor=number["tp"],
             sequence=cells["sp"] == "True" and number["tp"] > 1,
             context=number["cp"],
@@ -169,7 +177,7 @@ def _run(cells: Cells) -> Run:
         micro_batches=max(1, number["gbs"] // (number["mbs"] * data)),
         micro_batch_group=5 if "tunable_overlap" in name else None,
         stage=number["pp"] - 1,
-        stage_layers=_stage_layers(name),
+        stage_layers=stage_layers,
         workspace_bytes=_workspace_bytes(cells, a, compute),
     )
 
@@ -178,8 +186,16 @@ def _expert_tensor(name: str) -> int | None:
     return next((ranks for ranks in (1, 2, 4) if f"etp{ranks}" in name), None)
 
 
+# Tests that say how many layers each chunk of the pipeline has. Embedding and loss are stages' worth of layers in the
+# second. Source: their configurations, --decoder-first-pipeline-num-layers and --account-for-embedding-in-pipeline-split.
+_STAGE_LAYERS: Mapping[str, tuple[int, ...]] = {
+    "uneven_pipeline": (2, 4, 4, 2),
+    "account_for_embedding_loss": (0, 1, 1, 1, 1, 1, 1, 0),
+}
+
+
 def _stage_layers(name: str) -> tuple[int, ...]:
-    return ()
+    return next((layers for part, layers in _STAGE_LAYERS.items() if part in name), ())
 
 
 def _architecture(cells: Cells) -> Architecture:
@@ -230,7 +246,13 @@ def _experts(cells: Cells, ffn: int) -> Experts | None:
         return None
     name = cells["name"]
     is_one = "2parallel" in name and "top2router" not in name
-    return Experts(count=int(cells["experts"]), chosen=1 if is_one else 2, ffn=1024 if "_ep8_" in name else ffn)
+    is_small = any(part in name for part in ("_ep8_", "_tp4_ep2_etp2_"))
+    return Experts(
+        count=int(cells["experts"]),
+        chosen=1 if is_one else 2,
+        ffn=1024 if is_small else ffn,
+        shared_ffn=512 if "_tp4_ep2_etp2_" in name else 0,
+    )
 
 
 def _workspace_bytes(cells: Cells, a: Architecture, compute: str) -> int:
@@ -240,10 +262,12 @@ def _workspace_bytes(cells: Cells, a: Architecture, compute: str) -> int:
     `create_attention_mask`.
     """
     is_large = any(part in cells["plat"] for part in _HOPPER_OR_LATER)
-    is_deterministic = not any(part in cells["name"] for part in _NONDETERMINISTIC)
+    leaves = any(part in cells["name"] for part in _NONDETERMINISTIC)
+    is_deterministic = not leaves and (bool(cells["experts"]) or cells["cp"] == "1")
     total = _CUBLAS_HANDLES * (_CUBLAS_LARGE_BYTES if is_large or is_deterministic else _CUBLAS_BYTES)
     if cells["impl"] == "transformer_engine":
-        total += _TE_HOPPER_BYTES if is_large else _TE_BYTES
+        streams = _TE_STREAMS if any(part in cells["name"] for part in _GROUPED) else 0
+        total += (1 + streams) * (_TE_HOPPER_BYTES if is_large else _TE_BYTES)
     else:  # scores of one layer, in a buffer that stays
         width = DTYPE_BYTES[compute]
         total += round(int(cells["mbs"]) * a.heads // int(cells["tp"]) * int(cells["seq"]) ** 2 * width)

@@ -12,6 +12,7 @@ from planner.estimation import experts, megatron
 from planner.estimation.blocks import Computation, Implementation, Section, block, embedding, head, passage
 from planner.estimation.parallel import (
     block_matrices,
+    chunks_of,
     in_flight,
     is_first,
     is_last,
@@ -103,13 +104,18 @@ def sections_of(run: Run) -> tuple[Section, tuple[Section, ...], Section]:
     Alike blocks are one object.
     """
     a, c = run.architecture, computation_of(run)
-    is_megatron = run.implementation is Implementation.MEGATRON
-    writer_of, head_of = (megatron.writer_of, megatron.head) if is_megatron else (experts.writer_of, head)
-    dense_layers = a.experts.dense_layers if a.experts is not None else 0
-    kinds = {is_dense: block(a, c, writer=writer_of(a, 0 if is_dense else dense_layers)) for is_dense in (True, False)}
+    head_of = megatron.head if run.implementation is Implementation.MEGATRON else head
     first = embedding(a, c) if is_first(run) else passage(a, c)
-    blocks = tuple(kinds[layer < dense_layers] for layer in running_layers(run))
-    return first, blocks, head_of(a, c) if is_last(run) else passage(a, c)
+    return first, _blocks_of(run, running_layers(run)), head_of(a, c) if is_last(run) else passage(a, c)
+
+
+def _blocks_of(run: Run, layers: Sequence[int]) -> tuple[Section, ...]:
+    a, c = run.architecture, computation_of(run)
+    writer_of = megatron.writer_of if run.implementation is Implementation.MEGATRON else experts.writer_of
+    dense_layers = a.experts.dense_layers if a.experts is not None else 0
+    kinds = {layer < dense_layers: layer for layer in layers}
+    made = {is_dense: block(a, c, writer=writer_of(a, layer)) for is_dense, layer in kinds.items()}
+    return tuple(made[layer < dense_layers] for layer in layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,8 +349,7 @@ def step_parts(run: Run) -> StepParts:
     logits = round(computation_of(run).tokens * vocab * DTYPE_BYTES[output_dtype])
     has_output = run.logits_stay and is_last(run) and run.implementation is Implementation.TRANSFORMERS
     is_accumulating = run.accumulates or (run.degrees.pipeline > 1 and run.micro_batches > 1)
-    kept = sum(t.size_bytes for one in blocks for t in kept_tensors(one, run.checkpointing)) + _left_by(first)
-    stream = blocks[0].exit.size_bytes
+    stream = first.exit.size_bytes
     is_fsdp1 = run.sharding is Sharding.FSDP1 and run.degrees.data > 1
     is_frozen_fsdp1 = is_fsdp1 and run.adapters is not None and not run.flat_gradients
     return StepParts(
@@ -357,7 +362,7 @@ def step_parts(run: Run) -> StepParts:
         resident_bytes=static.parameters + static.master + static.optimizer + static.buckets + run.workspace_bytes,
         gradient_bytes=static.gradients,
         gradients_present=is_accumulating or run.gradients_persist or run.in_backward,
-        waiting_bytes=(in_flight(run) - 1) * kept + stage_buffers_bytes(run, stream),
+        waiting_bytes=_waiting_bytes(run, first) + stage_buffers_bytes(run, stream),
         gathering=static.gathering,
         outputs_bytes=logits if has_output else 0,
         lingering_bytes=logits + _kept_by_products(run, blocks) if run.outputs_linger else 0,
@@ -369,6 +374,17 @@ def step_parts(run: Run) -> StepParts:
         # Source: torch/distributed/fsdp/_runtime_utils.py, `_register_post_backward_reshard_only_hook`.
         per_block_backward_bytes=2 * stream if is_frozen_fsdp1 else 0,
     )
+
+
+def _waiting_bytes(run: Run, first: Section) -> int:
+    """What other micro-batches, or other chunks of layers, left on this rank for their backward."""
+    waiting = in_flight(run) - 1
+    if not waiting:
+        return 0
+    chunks = chunks_of(run)[run.stage :: run.degrees.pipeline]
+    mode = run.checkpointing
+    kept = [sum(t.size_bytes for one in _blocks_of(run, c) for t in kept_tensors(one, mode)) for c in chunks]
+    return waiting * (max(kept) + _left_by(first))
 
 
 def _left_by(section: Section) -> int:

@@ -69,17 +69,25 @@ class ExpertWriter(Writer):
         order = [("order of assignments", size(assignments=tokens * experts.chosen, indices=_INDICES), "int64")]
         permuted = tape.op("permuted tokens", [x], outgoing, x.dtype, extra=order)
         back = self.returned(self.run_experts(self.dispatched(permuted), experts), outgoing)
-        dtype = max(weights.dtype, back.dtype, key=lambda dtype: DTYPE_BYTES[dtype])
-        wide = round(outgoing.elements * DTYPE_BYTES[dtype])
-        weighted = tape.op(
-            "weighted outputs", [back, weights], outgoing, dtype, saves=[back, weights], backward_bytes=2 * wide
-        )
-        ordered = tape.op("outputs by token", [weighted], outgoing, dtype, backward_bytes=wide)
-        out = self.cast(tape.op("summed outputs", [ordered], x.size, dtype), x.dtype)
+        weighted = self.weighted(back, weights)
+        ordered = tape.op("outputs by token", [weighted], outgoing, weighted.dtype, backward_bytes=weighted.size_bytes)
+        out = self.cast(tape.op("summed outputs", [ordered], x.size, weighted.dtype), x.dtype)
         if experts.shared_ffn:
             shared = self.feed_forward(x, experts.shared_ffn, prefix="shared_expert.")
             out = self.add("shared and routed experts", out, shared)
         return out
+
+    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+        """The experts' outputs times their probabilities."""
+        dtype = max(weights.dtype, x.dtype, key=lambda dtype: DTYPE_BYTES[dtype])
+        wide = round(x.size.elements * DTYPE_BYTES[dtype])
+        return self.tape.op(
+            "weighted outputs", [x, weights], x.size, dtype, saves=[x, weights], backward_bytes=2 * wide
+        )
+
+    def acted(self, x: Tensor) -> Tensor:
+        """What experts do between activation and second matrix."""
+        return x
 
     def dispatched(self, x: Tensor) -> Tensor:
         """The tokens for this rank's experts: an all-to-all among ranks that share experts, and then an all-gather
@@ -121,7 +129,9 @@ class ExpertWriter(Writer):
                 acted = tape.op("gated", [turned, up], inner, made.dtype, saves=[turned, up])
         else:
             acted = self.activation(self.linear(x, "experts.up_proj", inner, weight=weight), a.activation)
-        return self.linear(acted, "experts.down_proj", size(assignments=rows, hidden=a.hidden), weight=weight)
+        return self.linear(
+            self.acted(acted), "experts.down_proj", size(assignments=rows, hidden=a.hidden), weight=weight
+        )
 
     # -- latent attention
 

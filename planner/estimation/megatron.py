@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from planner.architecture import Architecture, Positions
+from planner.architecture import Architecture, Experts, Positions
 from planner.estimation.blocks import Computation, Loss, Section, Writer
 from planner.estimation.experts import ExpertWriter
 from planner.estimation.tape import Size, Tensor, size
@@ -40,6 +40,21 @@ class MegatronWriter(ExpertWriter):
             how["forward_bytes"] = whole
             how["backward_bytes"] = how.get("backward_bytes", 0) + 2 * whole
         return super().linear(x, name, outputs, **how)
+
+    def expert_layer(self, x: Tensor, experts: Experts) -> Tensor:
+        return self.dropout(super().expert_layer(x, experts), "feed-forward residual dropout")
+
+    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Nothing more: the experts have multiplied by the probabilities, before their second matrix."""
+        return x
+
+    def acted(self, x: Tensor) -> Tensor:
+        """The activation times each assignment's probability.
+
+        Source: Megatron-LM, core/transformer/moe/experts.py, `TEGroupedMLP.forward` (`permuted_probs`).
+        """
+        probabilities = [("permuted probabilities", size(assignments=x.size.factors[0][1]), _FP32)]
+        return self.tape.op("weighted activation", [x], x.size, x.dtype, saves=[x], extra=probabilities)
 
     def _part(self, of: Tensor, name: str, part: Size) -> Tensor:
         """A view; beside turned queries and keys, values are copied, for kernels want all three alike.

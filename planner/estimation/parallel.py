@@ -95,7 +95,7 @@ def _check_stages(run: Run) -> None:
     if d.virtual > 1 and d.pipeline == 1:
         message = f"{d.virtual} chunks of layers are to take turns on a rank, and the pipeline has one rank"
         raise DegreesError(message, hint="leave it out", degree="virtual", ranks=d.virtual, of=1)
-    if chunks > layers:
+    if chunks > layers and not run.stage_layers:
         message = f"{layers} layers do not make {chunks} chunks"
         raise DegreesError(message, hint="use fewer", degree="pipeline", ranks=chunks, of=layers)
     if run.stage_layers and (len(run.stage_layers) != chunks or sum(run.stage_layers) != layers):
