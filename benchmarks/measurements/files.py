@@ -7,6 +7,8 @@ from pathlib import Path
 from benchmarks.measurements import megatron, published
 from benchmarks.measurements.row import Row
 
+_MEGATRON_COLUMNS = ("name", "plat", "layers", "tp", "mem_max")
+
 
 class FileError(Exception):
     """A file that cannot be read; the text is one line that says why."""
@@ -31,7 +33,7 @@ def read(path: Path) -> list[Row]:
 def _reader_of(path: Path, header: list[str]) -> Callable[[Path], list[Row]]:
     if set(published.COLUMNS) <= set(header):
         return published.read
-    if set(megatron.COLUMNS) <= set(header):
+    if set(_MEGATRON_COLUMNS) <= set(header):
         return megatron.read
     lacking = ", ".join(name for name in published.COLUMNS if name not in header)
     raise FileError(f"{path}: of neither form; published figures would also have {lacking}")

@@ -1,40 +1,274 @@
-"""Rows of Megatron-LM's golden values: the memory of the last rank in its functional tests, exact to the byte.
+"""Rows of Megatron-LM's functional tests: the memory their golden values record, and the settings they ran with.
 
-None of them can be expressed yet: the closed form is of one rank without tensor and pipeline parallelism. Each is
-refused with that reason, so that coverage counts it.
+A row has the settings of its test in columns; what has no column is in the test's name, and the rest is the same for
+all tests or Megatron's default. A golden value is of the last rank, and so of the pipeline's last stage. What neither
+the columns nor the name say is a refusal, never a guess.
+
+Source: Megatron-LM at commit d98e8a6, tests/functional_tests/test_cases, each test's model_config.yaml, and
+megatron/training/arguments.py for defaults.
 """
 
 import csv
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.measurements.row import Kind, Row
+from planner.architecture import Architecture, Experts, LatentAttention, Norm, Positions, parameter_count
+from planner.errors import PlannerError
+from planner.estimation.blocks import AttentionKind, Implementation, Kernels, Loss
+from planner.estimation.parallel import check_degrees
+from planner.estimation.run import Degrees, Run, Sharding, Step
+from planner.estimation.step import Checkpointing
+from planner.spec import OptimizerName
+from planner.units import DTYPE_BYTES
 
-COLUMNS = ("name", "plat", "layers", "tp", "mem_max")
-_REFUSAL = "Megatron-LM's modules, buffers and parallel degrees are not described"
+Cells = Mapping[str, str]
+
+_MIB = 2**20
+# Vocabularies of the tokenizers; NullTokenizer's is in the row.
+_VOCABULARIES: Mapping[str, int] = {"GPT2BPE": 50257}
+# `--make-vocab-size-divisible-by`, times the tensor-parallel ranks.
+_VOCABULARY_MULTIPLE = 128
+
+# cuBLAS handles are made per thread, one for forward and one for autograd's backward, each with a workspace.
+# Source: ATen/cuda/CUDABlas.cpp, `getCUDABlasLtWorkspaceSize`, `parseChosenWorkspaceSize` (4096 KiB × 2 + 16 KiB × 8,
+# and 32 MiB from Hopper on); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 4096 KiB × 8.
+_CUBLAS_HANDLES = 2
+_CUBLAS_BYTES = (4096 * 2 + 16 * 8) * 1024
+_CUBLAS_LARGE_BYTES = 4096 * 8 * 1024
+# Source: Transformer Engine, pytorch/module/base.py, `get_cublas_workspace_size_bytes`.
+_TE_BYTES, _TE_HOPPER_BYTES = 4 * _MIB, 32 * _MIB
+_HOPPER_OR_LATER = ("h100", "gb200")
+# Experts' products run on as many streams, each with a workspace: `get_multi_stream_cublas_workspace` there.
+_TE_STREAMS = 4
+# Tests of which the configuration leaves cuBLAS's workspace alone; of dense models, also those that share sequences.
+_NONDETERMINISTIC = ("nondeterministic", "cross_entropy_loss_fusion", "_reshard_1x4", "_reshard_8x1")
+# Tests of experts that run in one kernel, whose names do not all say it.
+_GROUPED = ("groupedGEMM", "_etp1_ep4", "_ep8_", "_tp4_ep2_etp2_")
+
+# What keeps a test from being expressed: a part of its name, and why.
+_OTHER: tuple[tuple[str, str], ...] = (
+    ("multimodal", "a vision encoder beside the language model"),
+    ("bert", "Megatron's BERT, with heads of its own"),
+    ("grpo", "reinforcement learning: inference and several models"),
+    ("distill", "a teacher beside the model"),
+    ("offloading", "activations that are offloaded in parts"),
+    ("cudagraph", "private pools of CUDA graphs"),
+    ("a2a_ovlp", "two micro-batches at once, to hide exchanges"),
+    ("ep_overlap", "two micro-batches at once, to hide exchanges"),
+    ("tp_overlap", "buffers of overlapped tensor parallelism"),
+    ("zp_z3", "Megatron's own FSDP"),
+    ("memory_speed", "multi-token prediction"),
+    ("selective_recompute_experimental", "multi-token prediction"),
+    ("defer_embedding", "the output matrix's gradient is put off"),
+    ("dist_muon", "an optimizer that is divided by layers"),
+)
+
+
+class RefusedError(Exception):
+    """The row cannot be expressed; the text says why."""
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file of this form."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return [_row(cells) for cells in csv.DictReader(file)]
+    """The rows of the file, in its order.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open(newline="") as file:
+        return [_row(place, cells) for place, cells in enumerate(csv.DictReader(file))]
 
 
-def _row(cells: dict[str, str | None]) -> Row:
-    name, platform = cells.get("name") or "?", cells.get("plat") or "?"
+def _row(place: int, cells: Cells) -> Row:
+    run, refusal = None, None
     try:
-        measured_bytes = round(float(cells.get("mem_max") or ""))
-    except (ValueError, OverflowError):
-        measured_bytes, refusal = 0, f"mem_max is not a number of bytes ({cells.get('mem_max')!r})"
-    else:
-        refusal = _REFUSAL
+        run = _run(cells)
+        check_degrees(run)
+    except (RefusedError, PlannerError) as error:
+        run, refusal = None, str(error)
+    label = f"{cells['name']} {cells['env']} {cells['plat']}"
     return Row(
-        id=f"{name}@{platform}",
-        source="NVIDIA/Megatron-LM:golden values",
+        id=f"megatron-{place}",
+        source="NVIDIA/Megatron-LM",
         kind=Kind.ALLOCATED,
-        measured_bytes=measured_bytes,
-        run=None,
+        measured_bytes=round(float(cells["mem_max"])),
+        run=run,
         refusal=refusal,
-        parameters=0,
-        is_dense=not cells.get("experts"),
-        label=f"{name} on {platform}",
+        parameters=parameter_count(run.architecture) if run is not None else 0,
+        is_dense=not cells["experts"],
+        label=label,
     )
+
+
+def _refusals(cells: Cells) -> Iterator[str]:
+    name = cells["name"]
+    yield from (reason for part, reason in _OTHER if part in name)
+    if cells["fp8"]:
+        yield "FP8"
+    if cells["fsdp"] == "True":
+        yield "Megatron's own FSDP"
+    if cells["dtype"] not in ("bf16", "fp16"):
+        yield "no precision in the row"
+    if not cells["impl"]:
+        yield "whose layers is not in the row"
+    if not cells["world"]:
+        yield "how many ranks is not in the row"
+    if cells["tok"] not in _VOCABULARIES and not cells["vocab"]:
+        yield f"the vocabulary of {cells['tok']} is not in the row"
+    if cells["recompute"] == "selective":
+        yield "which parts are recomputed is not in the row"
+    is_older = cells["env"] != "dev" or "dracooci" in cells["plat"] or not cells["env"]
+    if not cells["attn"] and cells["impl"] != "local" and is_older:
+        yield "the golden value is older than its configuration, which now leaves the attention kernel to the library"
+
+
+def _run(cells: Cells) -> Run:
+    for reason in _refusals(cells):
+        raise RefusedError(reason)
+    name = cells["name"]
+    a = _architecture(cells)
+    number = {key: int(cells[key] or 1) for key in ("world", "tp", "pp", "cp", "ep", "mbs", "gbs", "seq")}
+    ranks = number["tp"] * number["pp"] * number["cp"]
+    data = number["world"] // ranks
+    compute = {"bf16": "bfloat16", "fp16": "float16"}[cells["dtype"]]
+    chunk_layers = int(cells["vpp"] or 0)
+    virtual = a.layers // (number["pp"] * chunk_layers) if chunk_layers and number["pp"] > 1 else 1
+    if stage_layers := _stage_layers(name):
+        virtual = len(stage_layers) // number["pp"]
+    instances = 2 if "multi_dist_optimizer_instances" in name else 1  # --num-distributed-optimizer-instances
+    is_eager = cells["impl"] == "local" or cells["attn"] in ("unfused", "local")
+    is_fused_kernel = not is_eager and not cells["attn"] and "h100" in cells["plat"]
+    return Run(
+        architecture=a,
+        implementation=Implementation.MEGATRON,
+        micro_batch=number["mbs"],
+        length=number["seq"],
+        parameter_dtype=compute,
+        compute_dtype=compute,
+        # `accumulate_allreduce_grads_in_fp32` comes with --bf16 alone.
+        gradient_dtype="float32" if compute == "bfloat16" else compute,
+        autocast=False,
+        master_dtype="float32",
+        optimizer=OptimizerName.MUON if cells["optimizer"] == "muon" else OptimizerName.ADAMW,
+        step=Step.FUSED,
+        gradients_persist=True,
+        checkpointing=Checkpointing.BLOCK if cells["recompute"] == "full" else Checkpointing.NONE,
+        attention=AttentionKind.EAGER if is_eager else AttentionKind.FUSED,
+        # cuDNN's kernel reads and writes [sequence, batch, heads]; flash-attention's does not. On Hopper Transformer
+        # Engine prefers cuDNN, on Ampere and, where algorithms are deterministic, on Blackwell it cannot use it.
+        copies_attention_output=not is_eager and not is_fused_kernel,
+        norm=Kernels.FUSED,
+        activation=Kernels.FUSED,
+        rotary=Kernels.FUSED,
+        loss=Loss.FUSED if "cross_entropy_loss_fusion" in name else Loss.FULL,
+        logits_stay=False,
+        sharding=Sharding.ZERO1 if cells["distopt"] == "True" else Sharding.NONE,
+        degrees=Degrees(
+            data=data // instances,
+            replicas=instances,
+            tensor=number["tp"],
+            sequence=cells["sp"] == "True" and number["tp"] > 1,
+            context=number["cp"],
+            pipeline=number["pp"],
+            virtual=virtual,
+            expert=number["ep"],
+            expert_tensor=_expert_tensor(name),
+        ),
+        micro_batches=max(1, number["gbs"] // (number["mbs"] * data)),
+        micro_batch_group=5 if "tunable_overlap" in name else None,
+        stage=number["pp"] - 1,
+        stage_layers=stage_layers,
+        workspace_bytes=_workspace_bytes(cells, a, compute),
+    )
+
+
+def _expert_tensor(name: str) -> int | None:
+    return next((ranks for ranks in (1, 2, 4) if f"etp{ranks}" in name), None)
+
+
+# Tests that say how many layers each chunk of the pipeline has. Embedding and loss are stages' worth of layers in the
+# second. Source: their configurations, --decoder-first-pipeline-num-layers, --account-for-embedding-in-pipeline-split.
+_STAGE_LAYERS: Mapping[str, tuple[int, ...]] = {
+    "uneven_pipeline": (2, 4, 4, 2),
+    "account_for_embedding_loss": (0, 1, 1, 1, 1, 1, 1, 0),
+}
+
+
+def _stage_layers(name: str) -> tuple[int, ...]:
+    return next((layers for part, layers in _STAGE_LAYERS.items() if part in name), ())
+
+
+def _architecture(cells: Cells) -> Architecture:
+    name = cells["name"]
+    hidden, heads = int(cells["hidden"]), int(cells["heads"])
+    is_gated = cells["swiglu"] == "True"
+    # `--ffn-hidden-size` is 4 × hidden, or two thirds of that, in multiples of 64, with a gate.
+    ffn = int(cells["ffn"] or (hidden * 4 * 2 // 3 // 64 * 64 if is_gated else hidden * 4))
+    vocab = int(cells["vocab"] or _VOCABULARIES.get(cells["tok"], 0))
+    multiple = _VOCABULARY_MULTIPLE * int(cells["tp"])
+    has_dropout = cells["dropout"] != "0.0"
+    has_rotary = "rope" in name
+    has_bias = "disable_bias_linear" not in name and not cells["experts"]
+    latent = None
+    if "mla" in name:
+        latent = LatentAttention(kv_rank=64, q_rank=192, rope_width=8, plain_width=16, value_width=16)
+    return Architecture(
+        family="megatron",
+        layers=int(cells["layers"]),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(cells["kv"]),
+        head_width=hidden // heads if latent is None else latent.value_width,
+        ffn=ffn,
+        vocab=-(-vocab // multiple) * multiple,
+        gated=is_gated,
+        fused_gate=is_gated,
+        activation="silu" if is_gated else "gelu",
+        norm=Norm.LAYER,
+        tied=cells["untie"] != "True",
+        positions=Positions.ROPE if has_rotary else Positions.LEARNED,
+        max_positions=int(cells["seq"]),
+        attention_bias=has_bias,
+        output_bias=has_bias,
+        mlp_bias=has_bias,
+        fused_qkv=True,
+        qk_norm="qk_layernorm" in name,
+        dropout=0.1 if has_dropout else 0.0,
+        attention_dropout=0.1 if has_dropout else 0.0,
+        experts=_experts(cells, ffn),
+        latent=latent,
+    )
+
+
+def _experts(cells: Cells, ffn: int) -> Experts | None:
+    """Tests with Sinkhorn routing send each token to one expert, the others to two."""
+    if not cells["experts"]:
+        return None
+    name = cells["name"]
+    is_one = "2parallel" in name and "top2router" not in name
+    is_small = any(part in name for part in ("_ep8_", "_tp4_ep2_etp2_"))
+    return Experts(
+        count=int(cells["experts"]),
+        chosen=1 if is_one else 2,
+        ffn=1024 if is_small else ffn,
+        shared_ffn=512 if "_tp4_ep2_etp2_" in name else 0,
+    )
+
+
+def _workspace_bytes(cells: Cells, a: Architecture, compute: str) -> int:
+    """Workspaces of cuBLAS and Transformer Engine, the attention mask, and Megatron's global buffer.
+
+    Source of the buffers: Megatron-LM, core/utils.py, `GlobalMemoryBuffer`; core/datasets/gpt_dataset.py,
+    `create_attention_mask`.
+    """
+    is_large = any(part in cells["plat"] for part in _HOPPER_OR_LATER)
+    leaves = any(part in cells["name"] for part in _NONDETERMINISTIC)
+    is_deterministic = not leaves and (bool(cells["experts"]) or cells["cp"] == "1")
+    total = _CUBLAS_HANDLES * (_CUBLAS_LARGE_BYTES if is_large or is_deterministic else _CUBLAS_BYTES)
+    if cells["impl"] == "transformer_engine":
+        streams = _TE_STREAMS if any(part in cells["name"] for part in _GROUPED) else 0
+        total += (1 + streams) * (_TE_HOPPER_BYTES if is_large else _TE_BYTES)
+    else:  # scores of one layer, in a buffer that stays
+        width = DTYPE_BYTES[compute]
+        total += round(int(cells["mbs"]) * a.heads // int(cells["tp"]) * int(cells["seq"]) ** 2 * width)
+    return total

@@ -8,7 +8,7 @@ Source: transformers 5.24 modelling files (llama, qwen3, gemma2, gpt2, gpt_neox,
 loss/loss_utils.py; torch 2.13 autograd formulas (tools/autograd/derivatives.yaml); flash-attention's `mha_bwd`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,6 +34,28 @@ class AttentionKind(StrEnum):
 
     FUSED = "fused"
     EAGER = "eager"
+
+
+class ContextMethod(StrEnum):
+    """How ranks that share a sequence attend to all of it.
+
+    RING: keys and values go round, a rank's share at a time. ULYSSES: an all-to-all gives each rank the whole sequence
+    for some of the heads.
+    """
+
+    RING = "ring"
+    ULYSSES = "ulysses"
+
+
+class Implementation(StrEnum):
+    """Whose code a block is: which ops there are, and what they save.
+
+    TRANSFORMERS: modelling files of transformers, under PyTorch's own tensor parallelism. MEGATRON: Megatron-LM's core,
+    with its own linear layers, or those of Transformer Engine.
+    """
+
+    TRANSFORMERS = "transformers"
+    MEGATRON = "megatron"
 
 
 class Loss(StrEnum):
@@ -113,6 +135,13 @@ class Computation:
         tensor_parallel: ranks that share each matrix.
         sequence_parallel: norms and residuals are shared, too.
         dropout: the model's dropouts are on.
+        context_parallel: ranks that share each sequence, of which `length` is this rank's part.
+        context_method: how they attend.
+        expert_parallel: ranks that share a layer's experts.
+        expert_tensor: ranks that share each expert's matrices.
+        imbalance: tokens that experts of this rank get, over what they would get if all experts got as many.
+        grouped_experts: one kernel runs all experts of a rank; otherwise they run one after the other.
+        copies_attention_output: the kernel's output has batch and sequence the other way round, and is copied.
     """
 
     batch: int
@@ -140,6 +169,13 @@ class Computation:
     tensor_parallel: int = 1
     sequence_parallel: bool = False
     dropout: bool = True
+    context_parallel: int = 1
+    context_method: ContextMethod = ContextMethod.RING
+    expert_parallel: int = 1
+    expert_tensor: int = 1
+    imbalance: float = 1.0
+    grouped_experts: bool = True
+    copies_attention_output: bool = False
 
     @property
     def tokens(self) -> int:
@@ -188,6 +224,22 @@ class Writer:
     def full_stream(self) -> Size:
         return size(tokens=self.c.tokens, hidden=self.a.hidden)
 
+    def gathered(self, x: Tensor) -> Tensor:
+        """All tokens, where sequence parallelism has divided them.
+
+        PyTorch's tensor parallelism gathers in an op of its own, so the linear layers behind it save all tokens.
+        Source: torch/distributed/tensor/parallel/style.py, `PrepareModuleInput`.
+        """
+        if not self.c.sequence_parallel:
+            return x
+        return self.tape.op(f"{x.name} gathered", [x], self.full_stream(), x.dtype)
+
+    def scattered(self, x: Tensor) -> Tensor:
+        """This rank's tokens of what all ranks have a part of: a reduce-scatter; without it, they reduce in place."""
+        if not self.c.sequence_parallel:
+            return x
+        return self.tape.op(f"{x.name} scattered", [x], self.stream(), x.dtype)
+
     def statistics(self, of: Size) -> Size:
         return size(tokens=of.factors[0][1])
 
@@ -219,20 +271,21 @@ class Writer:
         *,
         weight: int,
         bias: bool = False,
-        share: int = 1,
         frozen: bool | None = None,
+        forward_bytes: int = 0,
+        backward_bytes: int = 0,
     ) -> Tensor:
         """A linear layer of `weight` elements on this rank; under autocast both sides are cast."""
         c, tape = self.c, self.tape
         is_trained = c.trains_base if frozen is None else not frozen
         adapters = c.adapters if c.adapters is not None and name in c.adapters.targets else None
         seen = self.cast(x, c.compute_dtype, f"{x.name} for {name}") if c.is_autocast else x
-        forward_bytes = backward_bytes = 0
         saves: list[Tensor] = []
         if c.dequantized_dtype is not None and (name != "lm_head" or c.quantizes_head):
             if c.quantized_saves_input:
                 saves.append(seen)
-            forward_bytes = backward_bytes = round(weight * c.dequantized_bytes)
+            whole = round(weight * c.dequantized_bytes)
+            forward_bytes, backward_bytes = forward_bytes + whole, backward_bytes + whole
         elif c.is_autocast:
             width = size(weight=weight)
             # The cast weight is kept: backward needs it for the gradient of the input.
@@ -386,42 +439,64 @@ class Writer:
         sine = tape.op(f"{name} sin", [turned], x.size, dtype)
         return tape.op(f"{name} rotated", [direct, sine], x.size, dtype, passes_grad=True)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Softmax attention over the heads of this rank."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, out_size: Size | None = None) -> Tensor:
+        """Softmax attention over the heads of this rank; the output is as wide as queries unless told."""
         c, tape = self.c, self.tape
         if c.is_autocast:
             q, k, v = (self.cast(t, c.compute_dtype) for t in (q, k, v))
         heads = max(1, self.a.heads // c.tensor_parallel)
         if c.expands_kv and self.a.kv_heads != self.a.heads:
             v = tape.op("v expanded", [v], q.size, v.dtype)
+        out_size = out_size or q.size
         if c.attention is AttentionKind.EAGER:
-            return self._attend_eagerly(q, k, v, heads)
+            return self._attend_eagerly(q, k, v, heads, out_size)
+        is_exchanged = c.context_parallel > 1 and c.context_method is ContextMethod.ULYSSES
+        if is_exchanged:  # each rank then has all tokens of some heads: as much as before
+            q, k, v = (
+                tape.op(f"{name} exchanged", [t], t.size, t.dtype) for name, t in zip("qkv", (q, k, v), strict=True)
+            )
+        out = self._attend_fused(q, k, v, heads, out_size)
+        return tape.op("attention output exchanged", [out], out.size, out.dtype) if is_exchanged else out
+
+    def _attend_fused(self, q: Tensor, k: Tensor, v: Tensor, heads: int, out_size: Size) -> Tensor:
+        """One kernel, or one for each share of keys and values that comes round.
+
+        Source: flash_api.cpp, `mha_bwd`; Transformer Engine, attention/dot_product_attention/context_parallel.py,
+        `AttnFuncWithCPAndKVP2P` (`p2p_comm_buffers`: one share is used while the next comes; in backward, with their
+        gradients).
+        """
+        c, tape = self.c, self.tape
+        around = 0
+        if c.context_parallel > 1 and c.context_method is ContextMethod.RING:
+            around = 2 * (k.size_bytes + v.size_bytes)
         per_head = size(tokens=c.tokens, heads=heads)
         rounded = -(-c.length // 128) * 128
-        # Source: flash_api.cpp, `mha_bwd`: softmax_d and a float32 accumulator of q's gradient; where heads are
-        # grouped, k's and v's gradients are made for every query head first.
-        accumulator = c.batch * rounded * heads * (self.a.head_width + 1) * DTYPE_BYTES[_FP32]
+        # In backward, softmax_d and a float32 accumulator of q's gradient; where heads are grouped, gradients of k and v
+        # are made for every query head first.
+        width = q.size.elements // (c.tokens * heads)
+        accumulator = c.batch * rounded * heads * (width + 1) * DTYPE_BYTES[_FP32]
         expanded = 2 * q.size_bytes if k.size.elements < q.size.elements else 0
         return tape.op(
             "attention",
             [q, k, v],
-            q.size,
+            out_size,
             q.dtype,
             saves=[q, k, v],
             saves_output=True,
             extra=[("attention logsumexp", per_head, _FP32)],
-            backward_bytes=round(accumulator) + expanded,
+            forward_bytes=around,
+            backward_bytes=round(accumulator) + expanded + 2 * around,
             is_matmul=True,
             is_random=c.dropout and self.a.attention_dropout > 0,
         )
 
-    def _attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    def _attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor, heads: int, out_size: Size) -> Tensor:
         """Scores in memory, softmax in float32 where the model or autocast asks for it.
 
         Source: transformers, `eager_attention_forward` of modeling_llama.py and modeling_gpt2.py.
         """
         c, tape = self.c, self.tape
-        if self.a.kv_heads != self.a.heads and not c.expands_kv:
+        if k.size.elements < q.size.elements and not c.expands_kv and self.a.latent is None:
             k = tape.op("k repeated", [k], q.size, k.dtype)
             v = tape.op("v repeated", [v], q.size, v.dtype)
         scores_size = size(batch=c.batch, heads=heads, length=c.length, keys=c.length)
@@ -437,13 +512,14 @@ class Writer:
         softmax = tape.op("attention softmax", [wide], scores_size, dtype, saves_output=True)
         weights = self.cast(softmax, q.dtype, "attention weights")
         weights = self.dropout(weights, "attention dropout", self.a.attention_dropout)
-        out = tape.op("attention output", [weights, v], q.size, q.dtype, saves=[weights, v])
-        return tape.op("attention output contiguous", [out], q.size, q.dtype)
+        out = tape.op("attention output", [weights, v], out_size, q.dtype, saves=[weights, v])
+        return tape.op("attention output contiguous", [out], out_size, q.dtype)
 
     def attention(self, x: Tensor) -> Tensor:
         """The attention layer: projections, positions, kernel, output projection."""
         a, c = self.a, self.c
         share = c.tensor_parallel
+        x = self.gathered(x)
         q_size = size(tokens=c.tokens, q_width=a.q_width // share)
         kv_size = size(tokens=c.tokens, kv_width=max(a.kv_width // share, a.head_width))
         if a.fused_qkv:
@@ -472,7 +548,7 @@ class Writer:
         ):  # joined parts have heads outside tokens, and so the output
             out = self.tape.op("attention output contiguous", [out], out.size, out.dtype)
         out = self.linear(out, "o_proj", self.full_stream(), weight=q_size.factors[1][1] * a.hidden, bias=a.output_bias)
-        return self.dropout(out, "attention residual dropout")
+        return self.dropout(self.scattered(out), "attention residual dropout")
 
     def _head_norm(self, x: Tensor, name: str) -> Tensor:
         heads = x.size.factors[1][1] // self.a.head_width
@@ -486,11 +562,16 @@ class Writer:
 
     # -- feed-forward
 
-    def feed_forward(self, x: Tensor, width: int, *, tokens: int | None = None, prefix: str = "") -> Tensor:
+    def fed(self, x: Tensor) -> Tensor:
+        """What the block has after attention."""
+        return self.feed_forward(x, self.a.ffn)
+
+    def feed_forward(self, x: Tensor, width: int, *, prefix: str = "") -> Tensor:
         """Up, activation, perhaps times a gate, and down."""
         a, c = self.a, self.c
         share = c.tensor_parallel
-        inner = size(tokens=c.tokens if tokens is None else tokens, ffn=width // share)
+        x = self.gathered(x)
+        inner = size(tokens=c.tokens, ffn=width // share)
         weight = a.hidden * (width // share)
         if a.gated:
             if a.fused_gate:
@@ -513,30 +594,31 @@ class Writer:
             )
         out_size = size(tokens=inner.factors[0][1], hidden=a.hidden)
         out = self.linear(product, f"{prefix}down_proj", out_size, weight=weight, bias=a.mlp_bias)
-        return self.dropout(out, "feed-forward residual dropout")
+        return self.dropout(self.scattered(out), "feed-forward residual dropout")
 
 
-def block(a: Architecture, c: Computation, *, entry_needs_grad: bool = True) -> Section:
-    """One block."""
-    w = Writer(a, c)
-    dtype = _stream_dtype(a, c)
-    x = w.tape.input("hidden states", w.stream(), dtype, needs_grad=entry_needs_grad)
+def block(
+    a: Architecture, c: Computation, *, writer: Callable[[Architecture, Computation], Writer] = Writer
+) -> Section:
+    """One block, in the ops of the writer."""
+    w = writer(a, c)
+    x = w.tape.input("hidden states", w.stream(), _stream_dtype(a, c), needs_grad=True)
     plus = a.family.startswith("gemma")
     if not a.causal:
         attended = w.norm(w.add("attention residual", w.attention(x), x), "norm_1")
-        out = w.norm(w.add("feed-forward residual", w.feed_forward(attended, a.ffn), attended), "norm_2")
+        out = w.norm(w.add("feed-forward residual", w.fed(attended), attended), "norm_2")
         return Section(tape=w.tape, entry=x, exit=out)
     first = w.norm(x, "norm_1", one_plus=plus)
     attended = w.attention(first)
     if a.parallel:
         second = first if a.norms_per_block == 1 else w.norm(x, "norm_2")
-        fed = w.feed_forward(second, a.ffn)
+        fed = w.fed(second)
         out = w.add("residual", w.add("attention and feed-forward", attended, fed), x)
         return Section(tape=w.tape, entry=x, exit=out)
     if a.norms_per_block == 4:
         attended = w.norm(attended, "norm_2", one_plus=plus)
     middle = w.add("attention residual", x, attended)
-    fed = w.feed_forward(w.norm(middle, "norm_3" if a.norms_per_block == 4 else "norm_2", one_plus=plus), a.ffn)
+    fed = w.fed(w.norm(middle, "norm_3" if a.norms_per_block == 4 else "norm_2", one_plus=plus))
     if a.norms_per_block == 4:
         fed = w.norm(fed, "norm_4", one_plus=plus)
     w.tape.hold(middle)
@@ -548,10 +630,18 @@ def _stream_dtype(a: Architecture, c: Computation) -> str:
     return c.parameter_dtype
 
 
+def passage(a: Architecture, c: Computation) -> Section:
+    """Nothing: what another stage of the pipeline sends, or what goes to it."""
+    w = Writer(a, c)
+    x = w.tape.input("hidden states", w.stream(), _stream_dtype(a, c), needs_grad=True)
+    return Section(tape=w.tape, entry=x, exit=x)
+
+
 def embedding(a: Architecture, c: Computation) -> Section:
     """Token embedding, position embedding, dropout."""
     w = Writer(a, c)
-    weight_bytes = round(a.vocab * a.hidden * DTYPE_BYTES[c.gradient_dtype]) if c.trains_base else 0
+    rows = a.vocab // c.tensor_parallel
+    weight_bytes = round(rows * a.hidden * DTYPE_BYTES[c.gradient_dtype]) if c.trains_base else 0
     ids = w.tape.input("input ids", size(tokens=c.tokens), "int64", needs_grad=False)
     x = w.tape.op(
         "embed_tokens",
@@ -571,7 +661,7 @@ def embedding(a: Architecture, c: Computation) -> Section:
         x = w.point("embeddings scaled", x)
     if not a.causal:
         x = w.norm(x, "embed_norm")
-    return Section(tape=w.tape, entry=ids, exit=w.dropout(x, "embedding dropout"))
+    return Section(tape=w.tape, entry=ids, exit=w.dropout(w.scattered(x), "embedding dropout"))
 
 
 def head(a: Architecture, c: Computation) -> Section:
@@ -584,6 +674,7 @@ def head(a: Architecture, c: Computation) -> Section:
     else:
         moved = w.linear(x, "transform", w.full_stream(), weight=a.hidden * a.hidden, bias=True)
         hidden = w.norm(w.activation(moved, a.activation), "transform_norm")
+    hidden = w.gathered(hidden)
     vocab = a.vocab // c.tensor_parallel
     if c.loss in (Loss.CHUNKED, Loss.FUSED_LINEAR):
         return _in_chunks(w, x, hidden, vocab)

@@ -6,16 +6,28 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
-from planner.architecture import (
-    Matrix,
-    block_parameters,
-    embedding_parameters,
-    head_parameters,
-)
+from planner.architecture import Matrix
 from planner.costs.optimizers import OPTIMIZER_COSTS, OptimizerCost, factored_elements, padded_elements
-from planner.estimation.blocks import Computation, Section, block, embedding, head
+from planner.estimation import experts, megatron
+from planner.estimation.blocks import Computation, Implementation, Section, block, embedding, head, passage
+from planner.estimation.parallel import (
+    block_matrices,
+    chunks_of,
+    in_flight,
+    is_first,
+    is_last,
+    layers_of,
+    root_matrices,
+    running_layers,
+    shards_of,
+    stage_buffers_bytes,
+    zero_buckets_bytes,
+    zero_gathering,
+    zero_step_bytes,
+)
 from planner.estimation.run import Quantization, Run, Sharding, Step
-from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, moments
+from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments
+from planner.estimation.tape import forward
 from planner.spec import OptimizerName
 from planner.units import DTYPE_BYTES
 
@@ -30,6 +42,7 @@ QUANTIZED_BYTES: Mapping[Quantization, float] = {
 _FULLY_SHARDED = frozenset({Sharding.ZERO3, Sharding.FSDP1, Sharding.FSDP2})
 _SHARDS_GRADIENTS = _FULLY_SHARDED | {Sharding.ZERO2}
 _SHARDS_OPTIMIZER = _SHARDS_GRADIENTS | {Sharding.ZERO1}
+_ZERO = frozenset({Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +89,33 @@ def computation_of(run: Run) -> Computation:
         tensor_parallel=shared.tensor,
         sequence_parallel=shared.sequence,
         dropout=run.dropout,
+        context_parallel=shared.context,
+        context_method=run.context_method,
+        expert_parallel=shared.expert,
+        expert_tensor=shared.of_experts,
+        imbalance=run.imbalance,
+        copies_attention_output=run.copies_attention_output,
     )
 
 
 def sections_of(run: Run) -> tuple[Section, tuple[Section, ...], Section]:
-    """Embedding, blocks and head of the run; alike blocks are one object."""
+    """What a micro-batch passes on this rank: embedding, blocks and head, or what other stages send in their place.
+
+    Alike blocks are one object.
+    """
     a, c = run.architecture, computation_of(run)
-    one = block(a, c)
-    return embedding(a, c), (one,) * a.layers, head(a, c)
+    head_of = megatron.head if run.implementation is Implementation.MEGATRON else head
+    first = embedding(a, c) if is_first(run) else passage(a, c)
+    return first, _blocks_of(run, running_layers(run)), head_of(a, c) if is_last(run) else passage(a, c)
+
+
+def _blocks_of(run: Run, layers: Sequence[int]) -> tuple[Section, ...]:
+    a, c = run.architecture, computation_of(run)
+    writer_of = megatron.writer_of if run.implementation is Implementation.MEGATRON else experts.writer_of
+    dense_layers = a.experts.dense_layers if a.experts is not None else 0
+    kinds = {layer < dense_layers: layer for layer in layers}
+    made = {is_dense: block(a, c, writer=writer_of(a, layer)) for is_dense, layer in kinds.items()}
+    return tuple(made[layer < dense_layers] for layer in layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,21 +198,15 @@ def _elements(held: _Held, shards: int) -> int:
 @lru_cache(maxsize=64)  # asked for by the step and by its phases
 def static_of(run: Run) -> Static:
     """What the rank holds whatever the batch."""
-    a = run.architecture
-    root = _held(run, (*embedding_parameters(a), *head_parameters(a)))
-    blocks = [_held(run, block_parameters(a, layer)) for layer in range(a.layers)]
+    root = _held(run, root_matrices(run))
+    blocks = [_held(run, block_matrices(run, layer)) for layer in layers_of(run)]
     everything = [*root, *(one for unit in blocks for one in unit)]
     trained = [one for one in everything if one.is_trained]
-    shards = run.degrees.data
-    of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
-    of_reduced = shards if run.sharding in _SHARDS_GRADIENTS else 1
-    of_gradients = 1 if run.defers_reduction else of_reduced
-    of_optimizer = shards if run.sharding in _SHARDS_OPTIMIZER else 1
-
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
-    states = transient = largest = masters = gradients = 0.0
+    states = transient = largest = masters = gradients = reduced = 0.0
     for one in trained:
         cost = _cost_of(run, one)
+        of_optimizer = shards_of(run, one.matrix) if run.sharding in _SHARDS_OPTIMIZER else 1
         state_elements = _elements(one, of_optimizer)
         updated = master or one.dtype_bytes  # what the optimizer reads and writes
         state_width = DTYPE_BYTES[run.state_dtype] if run.state_dtype is not None else updated
@@ -192,24 +218,39 @@ def static_of(run: Run) -> Static:
         largest = max(largest, state_elements // one.matrix.copies * updated * cost.transients)
         masters += state_elements * master
     for one in _with_gradients(run, (root, *blocks)):
-        gradients += _elements(one, of_gradients) * _gradient_bytes(run, one)
+        of_reduced = shards_of(run, one.matrix) if run.sharding in _SHARDS_GRADIENTS else 1
+        reduced += _elements(one, of_reduced) * _gradient_bytes(run, one)
+        gradients += _elements(one, 1 if run.defers_reduction else of_reduced) * _gradient_bytes(run, one)
     if run.step is Step.FUSED:
         transient = 0.0
     elif run.in_backward or run.step is Step.FOR_LOOP:
         transient = largest  # one parameter at a time
     if run.optimizer is OptimizerName.MUON:  # it has one implementation
         transient = max(transient, _muon_bytes(trained))
+    buckets, gathering = gradients if run.sharding is Sharding.DDP else 0.0, Gathering()
+    if run.sharding in _ZERO and run.zero is not None:
+        elements = sum(one.matrix.elements for one in trained)
+        buckets = zero_buckets_bytes(run, run.zero, elements)
+        transient += zero_step_bytes(
+            run, run.zero, elements, sum(_elements(o, shards_of(run, o.matrix)) for o in trained)
+        )
+    if run.sharding in _FULLY_SHARDED and shards_of(run, everything[0].matrix) > 1:
+        gathering = _gathering(run, root, blocks)
     return Static(
-        parameters=round(sum(_elements(one, of_parameters) * one.dtype_bytes for one in everything)),
+        parameters=round(sum(_elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one in everything)),
         master=0 if run.offloads_optimizer else round(masters),
         gradients=0 if run.in_backward else round(gradients),
-        reduced_gradients=0 if run.in_backward else round(gradients * of_gradients / of_reduced),
+        reduced_gradients=0 if run.in_backward else round(reduced),
         optimizer=0 if run.offloads_optimizer else round(states),
         step_transient=0 if run.offloads_optimizer else round(transient),
-        buckets=round(gradients) if run.sharding is Sharding.DDP else 0,
-        gathering=_gathering(run, root, blocks) if of_parameters > 1 else Gathering(),
+        buckets=round(buckets),
+        gathering=gathering,
         constants=_constants(run),
     )
+
+
+def _parameter_shards(run: Run, one: _Held) -> int:
+    return shards_of(run, one.matrix) if run.sharding in _FULLY_SHARDED else 1
 
 
 def _cost_of(run: Run, one: _Held) -> OptimizerCost:
@@ -267,10 +308,15 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
     Source: `planner.tracing.sharding`, which follows FSDP2 op by op; torch/distributed/fsdp/_runtime_utils.py for
     FSDP1, with its default BACKWARD_PRE prefetch.
     """
-    shards = run.degrees.data
+    if run.sharding is Sharding.ZERO3 and run.zero is not None:
+        return zero_gathering(run, run.zero, [[o.matrix for o in unit] for unit in (root, *blocks) if unit])
+    shards = shards_of(run, blocks[0][0].matrix)
 
     def size_of(unit: Sequence[_Held]) -> int:
-        elements = ((padded_elements(o.matrix.shape, shards) * o.matrix.copies, o.gathered_bytes) for o in unit)
+        elements = (
+            (padded_elements(o.matrix.shape, shards_of(run, o.matrix)) * o.matrix.copies, o.gathered_bytes)
+            for o in unit
+        )
         return round(sum(count * width for count, width in elements))
 
     largest = max((size_of(one) for one in blocks), default=0)
@@ -290,7 +336,7 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
 
 def _constants(run: Run) -> int:
     """Inputs, labels and positions, and rotary tables."""
-    tokens = run.micro_batch * run.length
+    tokens = run.micro_batch * ceil(run.length / run.degrees.context)
     return 3 * tokens * DTYPE_BYTES["int64"]
 
 
@@ -300,7 +346,10 @@ def step_parts(run: Run) -> StepParts:
     first, blocks, last = sections_of(run)
     vocab = run.architecture.vocab // run.degrees.tensor
     output_dtype = run.loss_dtype if run.upcasts_in_model else run.compute_dtype
-    logits = round(run.micro_batch * run.length * vocab * DTYPE_BYTES[output_dtype])
+    logits = round(computation_of(run).tokens * vocab * DTYPE_BYTES[output_dtype])
+    has_output = run.logits_stay and is_last(run) and run.implementation is Implementation.TRANSFORMERS
+    is_accumulating = run.accumulates or (run.degrees.pipeline > 1 and run.micro_batches > 1)
+    stream = first.exit.size_bytes
     is_fsdp1 = run.sharding is Sharding.FSDP1 and run.degrees.data > 1
     is_frozen_fsdp1 = is_fsdp1 and run.adapters is not None and not run.flat_gradients
     return StepParts(
@@ -310,11 +359,12 @@ def step_parts(run: Run) -> StepParts:
         checkpointing=run.checkpointing,
         group=run.group,
         replays_whole=run.replays_whole,
-        resident_bytes=static.parameters + static.master + static.optimizer + static.buckets,
+        resident_bytes=static.parameters + static.master + static.optimizer + static.buckets + run.workspace_bytes,
         gradient_bytes=static.gradients,
-        gradients_present=run.accumulates or run.gradients_persist or run.in_backward,
+        gradients_present=is_accumulating or run.gradients_persist or run.in_backward,
+        waiting_bytes=_waiting_bytes(run, first) + stage_buffers_bytes(run, stream),
         gathering=static.gathering,
-        outputs_bytes=logits if run.logits_stay else 0,
+        outputs_bytes=logits if has_output else 0,
         lingering_bytes=logits + _kept_by_products(run, blocks) if run.outputs_linger else 0,
         inputs_bytes=static.constants,
         offloads_inputs=run.offloads_inputs,
@@ -322,8 +372,24 @@ def step_parts(run: Run) -> StepParts:
         # FSDP 1 waits for the gradients of each block's inputs with hooks that hold those inputs and gradients until
         # backward ends, where a block has frozen parameters.
         # Source: torch/distributed/fsdp/_runtime_utils.py, `_register_post_backward_reshard_only_hook`.
-        per_block_backward_bytes=2 * blocks[0].exit.size_bytes if is_frozen_fsdp1 else 0,
+        per_block_backward_bytes=2 * stream if is_frozen_fsdp1 else 0,
     )
+
+
+def _waiting_bytes(run: Run, first: Section) -> int:
+    """What other micro-batches, or other chunks of layers, left on this rank for their backward."""
+    waiting = in_flight(run) - 1
+    if not waiting:
+        return 0
+    chunks = chunks_of(run)[run.stage :: run.degrees.pipeline]
+    mode = run.checkpointing
+    kept = [sum(t.size_bytes for one in _blocks_of(run, c) for t in kept_tensors(one, mode)) for c in chunks]
+    return waiting * (max(kept) + _left_by(first))
+
+
+def _left_by(section: Section) -> int:
+    """What a section's forward leaves for backward, its output apart."""
+    return forward(section.tape, output=section.exit).end_bytes - section.exit.size_bytes
 
 
 def _kept_by_products(run: Run, blocks: Sequence[Section]) -> int:
@@ -347,6 +413,7 @@ def step_moments(run: Run) -> tuple[Moment, ...]:
     parts = step_parts(run)
     optimizer = static.parameters + static.master + static.reduced_gradients + static.optimizer + static.buckets
     optimizer += parts.lingering_bytes
+    optimizer += run.workspace_bytes
     return (
         *moments(parts),
         Moment(
@@ -360,17 +427,15 @@ def step_moments(run: Run) -> tuple[Moment, ...]:
 
 def held_parameters(run: Run) -> tuple[HeldParameter, ...]:
     """What `static_of` adds up, parameter by parameter; those of alike blocks are one, with more copies."""
-    a, shards = run.architecture, run.degrees.data
-    of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
-    root = (*embedding_parameters(a), *head_parameters(a))
-    layers = Counter(block_parameters(a, layer) for layer in range(a.layers))
+    root = root_matrices(run)
+    layers = Counter(block_matrices(run, layer) for layer in layers_of(run))
     found: Counter[HeldParameter] = Counter()
     for is_in_block, unit, copies in ((False, root, 1), *((True, unit, count) for unit, count in layers.items())):
         for one in _held(run, unit):
             made = HeldParameter(
                 name=one.matrix.name,
                 is_in_block=is_in_block,
-                elements=_elements(one, of_parameters),
+                elements=_elements(one, _parameter_shards(run, one)),
                 dtype_bytes=one.dtype_bytes,
                 is_adapter=run.adapters is not None and one.is_trained,
                 is_quantized=one.dtype_bytes != DTYPE_BYTES[run.parameter_dtype] and not one.is_trained,

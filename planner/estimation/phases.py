@@ -167,6 +167,9 @@ class _Fixed:
         self.parameters = _parameter_entries(run, static)
         self.master = _per_element(Part.MASTER, f"in {run.master_dtype}", static.master, updated)
         self.optimizer = _per_element(Part.OPTIMIZER, f"of {name}", static.optimizer, state * (cost.states or 1))
+        self.workspace = (
+            [entry_of(Part.WORKING, "of kernel libraries", run.workspace_bytes)] if run.workspace_bytes else []
+        )
         self.gradients = _per_element(Part.GRADIENTS, "of all that is trained", static.gradients, gradient)
         self.reduced = _per_element(Part.GRADIENTS, "of all that is trained", static.reduced_gradients, gradient)
         self.buckets = _per_element(Part.BUCKETS, "as large as all gradients", static.buckets, gradient)
@@ -177,7 +180,7 @@ class _Fixed:
     @property
     def resident(self) -> list[Entry]:
         """Alive through the whole step."""
-        return [*self.parameters, *self.master, *self.optimizer, *self.buckets]
+        return [*self.parameters, *self.master, *self.optimizer, *self.buckets, *self.workspace]
 
 
 # -- what a moment of the step has besides
@@ -253,6 +256,7 @@ def _moment_entries(moment: Moment, run: Run, parts: StepParts, fixed: _Fixed) -
     if parts.gradients_present:
         known += fixed.gradients
     known += [entry_of(Part.INPUTS, "token ids, labels and positions", moment.parts["inputs"])]
+    known.append(entry_of(Part.ACTIVATIONS, "of other micro-batches in flight", moment.parts["waiting"]))
     gathered = moment.parts["gathered"], moment.parts.get("gathered now", 0)
     known += [entry_of(Part.GATHERED, what, size) for what, size in zip(("the root", "blocks"), gathered, strict=True)]
     known.append(entry_of(Part.GRADIENTS, "made so far", moment.parts.get("gradients", 0)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from planner.architecture import Architecture
-from planner.estimation.blocks import Adapters, AttentionKind, Kernels, Loss
+from planner.estimation.blocks import Adapters, AttentionKind, ContextMethod, Implementation, Kernels, Loss
 from planner.estimation.step import Checkpointing
 from planner.spec import OptimizerName
 
@@ -58,6 +58,8 @@ class Degrees:
         pipeline: of the layers; `virtual` chunks of them on each rank.
         virtual: chunks of layers on each pipeline rank, interleaved; 1 for 1F1B.
         expert: of each layer's experts.
+        expert_tensor: of each expert's matrices; None for as many as `tensor`.
+        replicas: groups of `data` ranks, each of which holds everything once (HSDP).
     """
 
     data: int = 1
@@ -67,6 +69,37 @@ class Degrees:
     pipeline: int = 1
     virtual: int = 1
     expert: int = 1
+    expert_tensor: int | None = None
+    replicas: int = 1
+
+    @property
+    def of_experts(self) -> int:
+        """Ranks that share each expert's matrices."""
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroBuckets:
+    """Buffers of DeepSpeed's ZeRO, in elements; the defaults are DeepSpeed's.
+
+    Attributes:
+        reduce: gradients that are reduced at once.
+        allgather: parameters that are gathered at once after a step of ZeRO 1 or 2.
+        max_live: gathered parameters beyond which ZeRO 3 gathers nothing ahead.
+        prefetch: parameters that ZeRO 3 gathers ahead.
+        sub_group: parameters that ZeRO 3's optimizer updates at once.
+        overlaps: gradients are reduced while others are made, from a second buffer; None for the stage's default,
+            which is yes for ZeRO 3 alone.
+
+    Source: deepspeed.ai/docs/config-json, "ZeRO Optimizations for FP16 Training".
+    """
+
+    reduce: int = 500_000_000
+    allgather: int = 500_000_000
+    max_live: int = 1_000_000_000
+    prefetch: int = 50_000_000
+    sub_group: int = 1_000_000_000
+    overlaps: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +140,13 @@ class Run:
         defers_reduction: gradients of all but the last micro-batch of a step are kept whole on every rank.
         sharding, degrees: parallelism.
         micro_batches: in a pipeline's step.
+        implementation, context_method, imbalance, grouped_experts, copies_attention_output: see `Computation`.
+        stage: the pipeline's rank that is meant, from 0; figures are of one rank.
+        stage_layers: layers of each chunk of the pipeline, in the order of the model; empty for as even as can be.
+        micro_batch_group: micro-batches that an interleaved pipeline runs through a chunk before it turns to the
+            next; None for as many as it has ranks.
+        zero: DeepSpeed's buffers, where its ZeRO is used; None leaves them out.
+        workspace_bytes: what kernel libraries hold through PyTorch's allocator, whatever the model.
         offloads_inputs: checkpointed inputs wait in the host's memory.
         offloads_optimizer: optimizer state is in the host's memory.
         offloads_parameters: parameters are, and visit the device.
@@ -155,6 +195,16 @@ class Run:
     sharding: Sharding = Sharding.NONE
     degrees: Degrees = field(default_factory=Degrees)
     micro_batches: int = 1
+    implementation: Implementation = Implementation.TRANSFORMERS
+    context_method: ContextMethod = ContextMethod.RING
+    imbalance: float = 1.0
+    grouped_experts: bool = True
+    copies_attention_output: bool = False
+    stage: int = 0
+    stage_layers: tuple[int, ...] = ()
+    micro_batch_group: int | None = None
+    zero: ZeroBuckets | None = None
+    workspace_bytes: int = 0
     offloads_inputs: bool = False
     offloads_optimizer: bool = False
     offloads_parameters: bool = False

@@ -65,6 +65,7 @@ class StepParts:
         offloads_inputs: checkpoints' inputs wait in the host's memory; two are on the device.
         keeps_random: checkpoints keep what random ops made, as the runtime of `planner.apply` does; otherwise the
             generator is set back and they run again, as in torch.utils.checkpoint.
+        waiting_bytes: what other micro-batches left for their backward, in a pipeline, and its buffers.
     """
 
     embedding: Section
@@ -83,6 +84,7 @@ class StepParts:
     per_block_backward_bytes: int = 0
     offloads_inputs: bool = False
     keeps_random: bool = False
+    waiting_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +205,9 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
     gathering = parts.gathering
     base = parts.resident_bytes + gathering.always + parts.inputs_bytes
     base += parts.gradient_bytes if parts.gradients_present else 0
+    base += parts.waiting_bytes
     fixed = {
+        "waiting": parts.waiting_bytes,
         "resident": parts.resident_bytes + (parts.gradient_bytes if parts.gradients_present else 0),
         "inputs": parts.inputs_bytes,
         "gathered": gathering.always,
