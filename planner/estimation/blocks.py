@@ -471,7 +471,7 @@ class Writer:
             around = 2 * (k.size_bytes + v.size_bytes)
         per_head = size(tokens=c.tokens, heads=heads)
         rounded = -(-c.length // 128) * 128
-        # In backward, softmax_d and a float32 accumulator of q's gradient; where heads are grouped, gradients of k and v
+        # In backward, softmax_d and a float32 accumulator of q's gradient; where heads are grouped, those of k and v
         # are made for every query head first.
         width = q.size.elements // (c.tokens * heads)
         accumulator = c.batch * rounded * heads * (width + 1) * DTYPE_BYTES[_FP32]
