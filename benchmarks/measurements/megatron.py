@@ -12,6 +12,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from benchmarks.measurements.cells import Cells, Refused
 from benchmarks.measurements.row import Kind, Row
 from planner.architecture import Architecture, Experts, LatentAttention, Norm, Positions, parameter_count
 from planner.errors import PlannerError
@@ -22,8 +23,6 @@ from planner.estimation.step import Checkpointing
 from planner.spec import OptimizerName
 from planner.units import DTYPE_BYTES
 
-Cells = Mapping[str, str]
-
 _MIB = 2**20
 # Vocabularies of the tokenizers; NullTokenizer's is in the row.
 _VOCABULARIES: Mapping[str, int] = {"GPT2BPE": 50257}
@@ -31,8 +30,8 @@ _VOCABULARIES: Mapping[str, int] = {"GPT2BPE": 50257}
 _VOCABULARY_MULTIPLE = 128
 
 # cuBLAS handles are made per thread, one for forward and one for autograd's backward, each with a workspace.
-# Source: ATen/cuda/CUDABlas.cpp, `getCUDABlasLtWorkspaceSize` and `parseChosenWorkspaceSize` (4096 KiB × 2 + 16 KiB × 8,
-# and 32 MiB from Hopper on); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 4096 KiB × 8.
+# Source: ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize` (4096 KiB × 2 + 16 KiB × 8, and 32 MiB from Hopper
+# on); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 4096 KiB × 8.
 _CUBLAS_HANDLES = 2
 _CUBLAS_BYTES = (4096 * 2 + 16 * 8) * 1024
 _CUBLAS_LARGE_BYTES = 4096 * 8 * 1024
@@ -63,10 +62,6 @@ _OTHER: tuple[tuple[str, str], ...] = (
     ("defer_embedding", "the output matrix's gradient is put off"),
     ("dist_muon", "an optimizer that is divided by layers"),
 )
-
-
-class Refused(Exception):
-    """The row cannot be expressed; the text says why."""
 
 
 def read(path: Path) -> list[Row]:
@@ -119,7 +114,7 @@ def _refusals(cells: Cells) -> Iterator[str]:
         yield "which parts are recomputed is not in the row"
     is_older = cells["env"] != "dev" or "dracooci" in cells["plat"] or not cells["env"]
     if not cells["attn"] and cells["impl"] != "local" and is_older:
-        yield "the golden value is older than the configuration, which has since left the attention kernel to the library"
+        yield "older than its configuration, which has since left the attention kernel to the library"
 
 
 def _run(cells: Cells) -> Run:
@@ -186,8 +181,8 @@ def _expert_tensor(name: str) -> int | None:
     return next((ranks for ranks in (1, 2, 4) if f"etp{ranks}" in name), None)
 
 
-# Tests that say how many layers each chunk of the pipeline has. Embedding and loss are stages' worth of layers in the
-# second. Source: their configurations, --decoder-first-pipeline-num-layers and --account-for-embedding-in-pipeline-split.
+# Tests that say how many layers each chunk of the pipeline has; in the second, embedding and loss count as a layer.
+# Source: their configurations, --decoder-first-pipeline-num-layers and --account-for-embedding-in-pipeline-split.
 _STAGE_LAYERS: Mapping[str, tuple[int, ...]] = {
     "uneven_pipeline": (2, 4, 4, 2),
     "account_for_embedding_loss": (0, 1, 1, 1, 1, 1, 1, 0),

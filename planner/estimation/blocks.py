@@ -445,6 +445,13 @@ class Writer:
         if c.expands_kv and self.a.kv_heads != self.a.heads:
             v = tape.op("v expanded", [v], q.size, v.dtype)
         out_size = out_size or q.size
+        start = len(tape.ops)
+        out = self._attend_with_kernel(q, k, v, heads, out_size)
+        tape.core = range(start, len(tape.ops))
+        return out
+
+    def _attend_with_kernel(self, q: Tensor, k: Tensor, v: Tensor, heads: int, out_size: Size) -> Tensor:
+        c, tape = self.c, self.tape
         if c.attention is AttentionKind.EAGER:
             return self._attend_eagerly(q, k, v, heads, out_size)
         is_exchanged = c.context_parallel > 1 and c.context_method is ContextMethod.ULYSSES
@@ -468,8 +475,8 @@ class Writer:
             around = 2 * (k.size_bytes + v.size_bytes)
         per_head = size(tokens=c.tokens, heads=heads)
         rounded = -(-c.length // 128) * 128
-        # In backward, softmax_d and a float32 accumulator of q's gradient; where heads are grouped, k's and v's gradients
-        # are made for every query head first.
+        # In backward, softmax_d and a float32 accumulator of q's gradient; where heads are grouped, k's and v's
+        # gradients are made for every query head first.
         width = q.size.elements // (c.tokens * heads)
         accumulator = c.batch * rounded * heads * (width + 1) * DTYPE_BYTES[_FP32]
         expanded = 2 * q.size_bytes if k.size.elements < q.size.elements else 0

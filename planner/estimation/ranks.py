@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from planner.estimation.estimate import Moment, Static, static_of, step_moments
+from planner.estimation.estimate import Static, static_of, step_moments
 from planner.estimation.parallel import block_matrices, check_degrees, in_flight, layers_of, root_matrices
 from planner.estimation.run import Run
+from planner.estimation.step import Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
