@@ -238,9 +238,9 @@ def _contradictions(spec: RunSpec, a: Architecture) -> Iterator[tuple[str, bool,
     yield "tp", a.ffn % p.tp > 0, f"{p.tp} ranks cannot share a width of {a.ffn:,}", "use a divisor of the ffn width"
     yield (
         "pp",
-        a.layers % (p.pp * p.virtual_pp) > 0,
+        a.layers < p.pp * p.virtual_pp,
         f"{p.pp} stages of {p.virtual_pp} chunks cannot share {a.layers} layers",
-        "pp × virtual_pp must divide them",
+        "use at most as many chunks as layers",
     )
     count = a.experts.count if a.experts is not None else 0
     yield "ep", p.ep > 1 and not count, "the model has no experts to share", "leave it out"

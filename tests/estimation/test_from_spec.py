@@ -93,10 +93,10 @@ REFUSED = {
     "parallel: {world_size: 12, fsdp: 8}": "3: parallel.world_size: expected 8, the product of fsdp 8 × tp 1 × cp 1 × "
     "pp 1, found 12; change a degree, or leave it out",
     "parallel: {tp: 3}": "3: parallel.tp: 3 ranks cannot share 32 heads; use a divisor of the heads",
-    "parallel: {pp: 5}": "3: parallel.pp: 5 stages of 1 chunks cannot share 32 layers; pp × virtual_pp must divide "
-    "them",
-    "parallel: {pp: 4, virtual_pp: 3}": "3: parallel.pp: 4 stages of 3 chunks cannot share 32 layers; pp × virtual_pp "
-    "must divide them",
+    "parallel: {pp: 33}": "3: parallel.pp: 33 stages of 1 chunks cannot share 32 layers; use at most as many chunks as "
+    "layers",
+    "parallel: {pp: 4, virtual_pp: 9}": "3: parallel.pp: 4 stages of 9 chunks cannot share 32 layers; use at most as "
+    "many chunks as layers",
     "parallel: {cp: 3}": "3: parallel.cp: 3 ranks cannot share sequences of 4,096 tokens; use a divisor of "
     "batch.sequence_length",
     "parallel: {ep: 2, fsdp: 4}": "3: parallel.ep: the model has no experts to share; leave it out",
