@@ -9,9 +9,12 @@ megatron/training/arguments.py for defaults.
 """
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.measurements.cells import Cells, Refused
 from benchmarks.measurements.row import Kind, Row
 from planner.architecture import Architecture, Experts, LatentAttention, Norm, Positions, parameter_count
 from planner.errors import PlannerError
@@ -22,8 +25,6 @@ from planner.estimation.step import Checkpointing
 from planner.spec import OptimizerName
 from planner.units import DTYPE_BYTES
 
-Cells = Mapping[str, str]
-
 _MIB = 2**20
 # Vocabularies of the tokenizers; NullTokenizer's is in the row.
 _VOCABULARIES: Mapping[str, int] = {"GPT2BPE": 50257}
@@ -31,8 +32,8 @@ _VOCABULARIES: Mapping[str, int] = {"GPT2BPE": 50257}
 _VOCABULARY_MULTIPLE = 128
 
 # cuBLAS handles are made per thread, one for forward and one for autograd's backward, each with a workspace.
-# Source: ATen/cuda/CUDABlas.cpp, `getCUDABlasLtWorkspaceSize`, `parseChosenWorkspaceSize` (4096 KiB × 2 + 16 KiB × 8,
-# and 32 MiB from Hopper on); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 4096 KiB × 8.
+# Source: ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize` (4096 KiB × 2 + 16 KiB × 8, and 32 MiB on compute
+# capability 9.0); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 4096 KiB × 8.
 _CUBLAS_HANDLES = 2
 _CUBLAS_BYTES = (4096 * 2 + 16 * 8) * 1024
 _CUBLAS_LARGE_BYTES = 4096 * 8 * 1024
@@ -50,6 +51,7 @@ _GROUPED = ("groupedGEMM", "_etp1_ep4", "_ep8_", "_tp4_ep2_etp2_")
 _OTHER: tuple[tuple[str, str], ...] = (
     ("multimodal", "a vision encoder beside the language model"),
     ("bert", "Megatron's BERT, with heads of its own"),
+    ("nemotron", "state-space layers between those of attention"),
     ("grpo", "reinforcement learning: inference and several models"),
     ("distill", "a teacher beside the model"),
     ("offloading", "activations that are offloaded in parts"),
@@ -58,15 +60,11 @@ _OTHER: tuple[tuple[str, str], ...] = (
     ("ep_overlap", "two micro-batches at once, to hide exchanges"),
     ("tp_overlap", "buffers of overlapped tensor parallelism"),
     ("zp_z3", "Megatron's own FSDP"),
-    ("memory_speed", "multi-token prediction"),
+    ("ep4_etp1_memory_speed", "multi-token prediction"),
     ("selective_recompute_experimental", "multi-token prediction"),
     ("defer_embedding", "the output matrix's gradient is put off"),
     ("dist_muon", "an optimizer that is divided by layers"),
 )
-
-
-class RefusedError(Exception):
-    """The row cannot be expressed; the text says why."""
 
 
 def read(path: Path) -> list[Row]:
@@ -79,12 +77,58 @@ def read(path: Path) -> list[Row]:
         return [_row(place, cells) for place, cells in enumerate(csv.DictReader(file))]
 
 
+def read_general(path: Path) -> list[Row]:
+    """The rows of the general form that are golden values of these tests, in the file's order.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open(newline="") as file:
+        found = [cells for cells in csv.DictReader(file) if cells["mem_kind"].startswith(_GENERAL_KIND)]
+    return [replace(_row(0, _from_general(cells)), id=cells["id"]) for cells in found]
+
+
+_GENERAL_KIND = "allocated (rank world-1"
+
+
+def _from_general(c: Cells) -> dict[str, str]:
+    """The columns of this form, from those of the general one and its notes."""
+    notes = re.search(r"bytes (\d+);.*GBS (\d*) EP (\d+) VPP (\d*) env (\S*);", c["notes"])
+    assert notes is not None
+    name = c["model"].removeprefix("golden:")
+    experts = re.search(r"MoE (\d+) experts", c["arch"])
+    is_local = "local" in c["attention"] or "/gpt3_mcore_tp" in name
+    return {
+        "name": name,
+        "plat": c["gpu"],
+        "world": c["dp_shard"].removeprefix("world ").replace("?", ""),
+        **{key: c[key] for key in ("layers", "hidden", "heads", "ffn", "seq", "tp", "pp", "cp", "sp")},
+        "kv": c["kv_heads"],
+        "swiglu": str("swiglu" in c["arch"]),
+        "tok": c["vocab"],
+        "vocab": c["vocab"] if c["vocab"].isdecimal() else "",
+        "untie": str("untied" in c["arch"]),
+        "mbs": c["micro_batch"],
+        "distopt": str("distributed" in c["optimizer"]),
+        "recompute": "" if c["ac_mode"] == "none" else c["ac_mode"].split()[0],
+        "impl": "local" if is_local else "transformer_engine",
+        "dtype": c["param_dtype"].split()[0],
+        "fp8": next((kind for kind in ("hybrid", "e4m3") if kind in c["param_dtype"]), ""),
+        "experts": experts[1] if experts else "",
+        "attn": "" if c["attention"] == "TE auto" else c["attention"],
+        "fsdp": str("fsdp" in name),
+        "dropout": "",
+        "optimizer": "muon" if c["optimizer"].startswith("muon") else "",
+        **dict(zip(("mem_max", "gbs", "ep", "vpp", "env"), notes.groups(), strict=True)),
+    }
+
+
 def _row(place: int, cells: Cells) -> Row:
     run, refusal = None, None
     try:
         run = _run(cells)
         check_degrees(run)
-    except (RefusedError, PlannerError) as error:
+    except (Refused, PlannerError) as error:
         run, refusal = None, str(error)
     label = f"{cells['name']} {cells['env']} {cells['plat']}"
     return Row(
@@ -119,17 +163,20 @@ def _refusals(cells: Cells) -> Iterator[str]:
         yield "which parts are recomputed is not in the row"
     is_older = cells["env"] != "dev" or "dracooci" in cells["plat"] or not cells["env"]
     if not cells["attn"] and cells["impl"] != "local" and is_older:
-        yield "the golden value is older than its configuration, which now leaves the attention kernel to the library"
+        yield "older than its configuration, which has since left the attention kernel to the library"
 
 
 def _run(cells: Cells) -> Run:
     for reason in _refusals(cells):
-        raise RefusedError(reason)
+        raise Refused(reason)
     name = cells["name"]
     a = _architecture(cells)
     number = {key: int(cells[key] or 1) for key in ("world", "tp", "pp", "cp", "ep", "mbs", "gbs", "seq")}
     ranks = number["tp"] * number["pp"] * number["cp"]
     data = number["world"] // ranks
+    if number["gbs"] % (number["mbs"] * max(1, data)):
+        batches = f"a global batch of {number['gbs']} is not made of micro-batches of {number['mbs']}"
+        raise Refused(f"{batches} on {data} data-parallel ranks")
     compute = {"bf16": "bfloat16", "fp16": "float16"}[cells["dtype"]]
     chunk_layers = int(cells["vpp"] or 0)
     virtual = a.layers // (number["pp"] * chunk_layers) if chunk_layers and number["pp"] > 1 else 1
@@ -155,7 +202,9 @@ def _run(cells: Cells) -> Run:
         checkpointing=Checkpointing.BLOCK if cells["recompute"] == "full" else Checkpointing.NONE,
         attention=AttentionKind.EAGER if is_eager else AttentionKind.FUSED,
         # cuDNN's kernel reads and writes [sequence, batch, heads]; flash-attention's does not. On Hopper Transformer
-        # Engine prefers cuDNN, on Ampere and, where algorithms are deterministic, on Blackwell it cannot use it.
+        # Engine prefers cuDNN's; before it, it cannot have it where algorithms are to be deterministic.
+        # Source: pytorch/attention/dot_product_attention/utils.py, `get_attention_backend`. That Blackwell is like
+        # Ampere here is a conclusion from the golden values, not from that code.
         copies_attention_output=not is_eager and not is_fused_kernel,
         norm=Kernels.FUSED,
         activation=Kernels.FUSED,
@@ -186,8 +235,8 @@ def _expert_tensor(name: str) -> int | None:
     return next((ranks for ranks in (1, 2, 4) if f"etp{ranks}" in name), None)
 
 
-# Tests that say how many layers each chunk of the pipeline has. Embedding and loss are stages' worth of layers in the
-# second. Source: their configurations, --decoder-first-pipeline-num-layers, --account-for-embedding-in-pipeline-split.
+# Tests that say how many layers each chunk of the pipeline has; in the second, embedding and loss count as a layer.
+# Source: their configurations, --decoder-first-pipeline-num-layers and --account-for-embedding-in-pipeline-split.
 _STAGE_LAYERS: Mapping[str, tuple[int, ...]] = {
     "uneven_pipeline": (2, 4, 4, 2),
     "account_for_embedding_loss": (0, 1, 1, 1, 1, 1, 1, 0),
@@ -261,13 +310,14 @@ def _workspace_bytes(cells: Cells, a: Architecture, compute: str) -> int:
     Source of the buffers: Megatron-LM, core/utils.py, `GlobalMemoryBuffer`; core/datasets/gpt_dataset.py,
     `create_attention_mask`.
     """
-    is_large = any(part in cells["plat"] for part in _HOPPER_OR_LATER)
+    is_hopper = "h100" in cells["plat"]
+    is_hopper_or_later = any(part in cells["plat"] for part in _HOPPER_OR_LATER)
     leaves = any(part in cells["name"] for part in _NONDETERMINISTIC)
     is_deterministic = not leaves and (bool(cells["experts"]) or cells["cp"] == "1")
-    total = _CUBLAS_HANDLES * (_CUBLAS_LARGE_BYTES if is_large or is_deterministic else _CUBLAS_BYTES)
+    total = _CUBLAS_HANDLES * (_CUBLAS_LARGE_BYTES if is_hopper or is_deterministic else _CUBLAS_BYTES)
     if cells["impl"] == "transformer_engine":
         streams = _TE_STREAMS if any(part in cells["name"] for part in _GROUPED) else 0
-        total += (1 + streams) * (_TE_HOPPER_BYTES if is_large else _TE_BYTES)
+        total += (1 + streams) * (_TE_HOPPER_BYTES if is_hopper_or_later else _TE_BYTES)
     else:  # scores of one layer, in a buffer that stays
         width = DTYPE_BYTES[compute]
         total += round(int(cells["mbs"]) * a.heads // int(cells["tp"]) * int(cells["seq"]) ** 2 * width)

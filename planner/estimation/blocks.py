@@ -17,9 +17,6 @@ from planner.estimation.tape import Size, Tape, Tensor, size
 from planner.units import DTYPE_BYTES
 
 _FP32 = "float32"
-# Families whose eager softmax keeps the scores' dtype; the others name float32, and autocast computes it in float32.
-# Source: `softmax(` in the modelling files of transformers 5.24.
-_SOFTMAX_AS_IT_COMES = frozenset({"gpt2", "bert", "falcon"})
 
 
 class Kernels(StrEnum):
@@ -448,6 +445,13 @@ class Writer:
         if c.expands_kv and self.a.kv_heads != self.a.heads:
             v = tape.op("v expanded", [v], q.size, v.dtype)
         out_size = out_size or q.size
+        start = len(tape.ops)
+        out = self._attend_with_kernel(q, k, v, heads, out_size)
+        tape.core = range(start, len(tape.ops))
+        return out
+
+    def _attend_with_kernel(self, q: Tensor, k: Tensor, v: Tensor, heads: int, out_size: Size) -> Tensor:
+        c, tape = self.c, self.tape
         if c.attention is AttentionKind.EAGER:
             return self._attend_eagerly(q, k, v, heads, out_size)
         is_exchanged = c.context_parallel > 1 and c.context_method is ContextMethod.ULYSSES
@@ -471,8 +475,8 @@ class Writer:
             around = 2 * (k.size_bytes + v.size_bytes)
         per_head = size(tokens=c.tokens, heads=heads)
         rounded = -(-c.length // 128) * 128
-        # In backward, softmax_d and a float32 accumulator of q's gradient; where heads are grouped, those of k and v
-        # are made for every query head first.
+        # In backward, softmax_d and a float32 accumulator of q's gradient; where heads are grouped, k's and v's
+        # gradients are made for every query head first.
         width = q.size.elements // (c.tokens * heads)
         accumulator = c.batch * rounded * heads * (width + 1) * DTYPE_BYTES[_FP32]
         expanded = 2 * q.size_bytes if k.size.elements < q.size.elements else 0
@@ -491,9 +495,9 @@ class Writer:
         )
 
     def _attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor, heads: int, out_size: Size) -> Tensor:
-        """Scores in memory, softmax in float32 where the model or autocast asks for it.
+        """Scores in memory, softmax in float32.
 
-        Source: transformers, `eager_attention_forward` of modeling_llama.py and modeling_gpt2.py.
+        Source: transformers, `eager_attention_forward` of modeling_llama.py.
         """
         c, tape = self.c, self.tape
         if k.size.elements < q.size.elements and not c.expands_kv and self.a.latent is None:
@@ -506,10 +510,9 @@ class Writer:
             scaled = self.point("attention softcap", scaled, saves_output=True)
             scaled = self.point("attention softcap scaled", scaled)
         masked = tape.op("attention masked", [scaled], scores_size, q.dtype, passes_grad=True)
-        dtype = q.dtype if self.a.family in _SOFTMAX_AS_IT_COMES and not c.is_autocast else _FP32
         # Only float16 has a kernel that reads half precision and writes float32.
-        wide = masked if q.dtype == "float16" else self.cast(masked, dtype)
-        softmax = tape.op("attention softmax", [wide], scores_size, dtype, saves_output=True)
+        wide = masked if q.dtype == "float16" else self.cast(masked, _FP32)
+        softmax = tape.op("attention softmax", [wide], scores_size, _FP32, saves_output=True)
         weights = self.cast(softmax, q.dtype, "attention weights")
         weights = self.dropout(weights, "attention dropout", self.a.attention_dropout)
         out = tape.op("attention output", [weights, v], out_size, q.dtype, saves=[weights, v])
@@ -696,7 +699,7 @@ def head(a: Architecture, c: Computation) -> Section:
         log_softmax = tape.op("log_softmax", [wide], wide.size, _FP32, saves_output=True)
         loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
     tape.hold(output)
-    return Section(tape=tape, entry=x, exit=loss, output=output)
+    return Section(tape=tape, entry=x, exit=loss)
 
 
 def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:

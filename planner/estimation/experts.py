@@ -1,11 +1,12 @@
 """Mixtures of experts and latent attention as tapes: what a block has in place of its dense layers.
 
-Routing is followed as if every expert got as many tokens, times `Computation.imbalance` for the rank meant; what
-a real router does with real data is not known before. Left out: auxiliary losses and counts of tokens, which are small.
+Routing is followed as if every expert got as many tokens, times `Computation.imbalance` for the rank that is meant;
+what a real router does with real data is not known before. Left out: auxiliary losses and counts of tokens, which are
+small.
 
 Source: transformers 5.24, integrations/moe.py (`grouped_mm_experts_forward`) and the modelling files of mixtral,
-qwen3_moe, deepseek_v2, deepseek_v3; for the exchange of tokens, Megatron-LM, core/transformer/moe/token_dispatcher.py
-(`MoEAlltoAllTokenDispatcher`).
+qwen3_moe, deepseek_v2 and deepseek_v3; for the exchange of tokens, Megatron-LM,
+core/transformer/moe/token_dispatcher.py (`MoEAlltoAllTokenDispatcher`).
 """
 
 from collections.abc import Callable

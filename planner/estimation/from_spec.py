@@ -14,7 +14,8 @@ from planner.architecture import (
 )
 from planner.errors import SpecError
 from planner.estimation.blocks import Adapters, AttentionKind, Loss
-from planner.estimation.run import Degrees, Quantization, Run, Sharding, Step
+from planner.estimation.parallel import DegreesError, check_degrees
+from planner.estimation.run import Degrees, Quantization, Run, Sharding, Step, ZeroBuckets
 from planner.estimation.step import Checkpointing
 from planner.spec import (
     MAX_SIZE,
@@ -98,10 +99,12 @@ def run_of(spec: RunSpec) -> Run:
         architecture=architecture,
         micro_batch=spec.batch.micro_batch,
         length=spec.batch.sequence_length,
-        parameter_dtype=precision.parameters,
+        # DeepSpeed holds parameters in the dtype it computes in, and a copy of them for its optimizer in float32.
+        # Source: deepspeed/runtime/zero/stage_1_and_2.py, `single_partition_of_fp32_groups`.
+        parameter_dtype=precision.compute if parallel.zero else precision.parameters,
         compute_dtype=precision.compute,
-        autocast=parallel.fsdp == 1,
-        master_dtype=optimizer.master_weights,
+        autocast=parallel.fsdp == 1 and not parallel.zero,
+        master_dtype=_FP32 if parallel.zero and precision.compute != _FP32 else optimizer.master_weights,
         optimizer=optimizer.name,
         momentum=optimizer.momentum,
         step=Step(optimizer.implementation.value),
@@ -121,12 +124,23 @@ def run_of(spec: RunSpec) -> Run:
         offloads_inputs=spec.offload.activations,
         offloads_optimizer=spec.offload.optimizer,
         offloads_parameters=spec.offload.parameters,
+        zero=ZeroBuckets() if parallel.zero else None,
     )
     _check_counted(spec, run)
+    try:
+        check_degrees(run)
+    except DegreesError as error:
+        raise located_error(spec, error.what, ("parallel", _DEGREE_KEYS[error.degree]), hint=error.hint) from None
     return run
 
 
+_DEGREE_KEYS = {"tensor": "tp", "context": "cp", "pipeline": "pp", "virtual": "micro_batches", "expert": "ep"}
+
+
 # -- the model
+
+
+_FP32 = "float32"
 
 
 def _architecture(spec: RunSpec) -> Architecture:
@@ -224,9 +238,9 @@ def _contradictions(spec: RunSpec, a: Architecture) -> Iterator[tuple[str, bool,
     yield "tp", a.ffn % p.tp > 0, f"{p.tp} ranks cannot share a width of {a.ffn:,}", "use a divisor of the ffn width"
     yield (
         "pp",
-        a.layers % (p.pp * p.virtual_pp) > 0,
+        a.layers < p.pp * p.virtual_pp,
         f"{p.pp} stages of {p.virtual_pp} chunks cannot share {a.layers} layers",
-        "pp × virtual_pp must divide them",
+        "use at most as many chunks as layers",
     )
     count = a.experts.count if a.experts is not None else 0
     yield "ep", p.ep > 1 and not count, "the model has no experts to share", "leave it out"
@@ -258,6 +272,7 @@ def _degrees(p: ParallelSpec) -> Degrees:
         pipeline=p.pp,
         virtual=p.virtual_pp,
         expert=p.ep,
+        expert_tensor=1 if p.ep > 1 else None,  # whole experts, as torchtitan and Megatron's documentation have it
     )
 
 
@@ -325,24 +340,13 @@ def _check_counted(spec: RunSpec, run: Run) -> None:
             "gradients that are accumulated cannot be freed in backward",
             "leave it out, or gradient_accumulation",
         ),
-        *_uncounted(run),
+        (
+            ("parallel", "cp"),
+            run.degrees.context > 1 and run.attention is AttentionKind.EAGER,
+            "ranks that share sequences exchange what a kernel makes, and eager attention is none",
+            "use another attention",
+        ),
     )
     for key_path, is_asked, message, hint in checks:
         if is_asked:
             raise located_error(spec, message, key_path, hint=hint)
-
-
-def _uncounted(run: Run) -> Iterator[tuple[KeyPath, bool, str, str]]:
-    """What a `Run` can say and `planner.estimation` does not count yet; an entry goes when it does."""
-    degrees = run.degrees
-    for key, degree in (
-        ("tp", degrees.tensor),
-        ("cp", degrees.context),
-        ("pp", degrees.pipeline),
-        ("ep", degrees.expert),
-    ):
-        yield ("parallel", key), degree > 1, "a degree above 1 is not counted yet", "leave it out"
-    is_zero = run.sharding in (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
-    yield ("parallel", "zero"), is_zero, "DeepSpeed's buckets are not counted yet", "use parallel.fsdp"
-    has_more = run.architecture.experts is not None or run.architecture.latent is not None
-    yield ("model",), has_more, "experts and latent attention are not counted yet", _TRACE

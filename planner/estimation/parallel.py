@@ -1,8 +1,8 @@
 """What one rank has of a model that several share: matrices, layers, micro-batches in flight, and buffers.
 
 All ranks of a pipeline's stage are alike here: tensor and context parallelism divide evenly, and experts get as many
-tokens as `Run.imbalance` says. So a rank is a stage; `Run.stage` says which. Left out: schedules other than 1F1B and
-its interleaved form.
+tokens as `Run.imbalance` says. So a rank is a stage, and `Run.stage` says which. Left out: schedules other than 1F1B
+and its interleaved form.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,7 @@ class DegreesError(PlannerError):
     """Degrees of parallelism that contradict each other or the model.
 
     Args:
-        what: what cannot be, as a sentence without its end.
-        hint: what to try.
+        what, hint: what cannot be, and what to try.
         degree: the name of the field of `Degrees`.
         ranks: its value.
         of: what it should divide, as a number.
@@ -45,6 +44,8 @@ class DegreesError(PlannerError):
 
     def __init__(self, what: str, *, hint: str, degree: str, ranks: int, of: int) -> None:
         super().__init__(f"{what}; {hint}")
+        self.what = what
+        self.hint = hint
         self.degree = degree
         self.ranks = ranks
         self.of = of
@@ -76,6 +77,9 @@ def check_degrees(run: Run) -> None:
         divides("context", d.context, run.length, "tokens")
         if run.context_method is ContextMethod.ULYSSES:
             divides("context", d.tensor * d.context, a.heads, "heads, of which an all-to-all gives each rank some")
+    if d.sequence and not a.causal:
+        message = "sequence parallelism is known for decoders"
+        raise DegreesError(message, hint="leave it out", degree="tensor", ranks=d.tensor, of=1)
     if d.sequence:
         divides("tensor", d.tensor, run.length // d.context, "tokens")
     count = a.experts.count if a.experts is not None else 0

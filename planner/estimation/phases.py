@@ -6,13 +6,14 @@ and what `--explain` prints are the same entries.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
 from planner.costs.optimizers import OPTIMIZER_COSTS
 from planner.estimation.blocks import Section
 from planner.estimation.estimate import HeldParameter, Static, held_parameters, sections_of, static_of, step_parts
+from planner.estimation.ranks import fullest_rank
 from planner.estimation.run import Run, Sharding
 from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments
 from planner.estimation.tape import Alive, Passage, Tensor, forward
@@ -286,7 +287,9 @@ def _cached_copies(moment: Moment, run: Run, parts: StepParts) -> list[Entry]:
 
 
 def phases_of(run: Run) -> tuple[PhasePeak, ...]:
-    """The fullest moment of each phase, in the order of time."""
+    """The fullest moment of each phase, in the order of time; in a pipeline, of the rank that needs most."""
+    if run.degrees.pipeline > 1:
+        run = replace(run, stage=fullest_rank(run).stage)
     static, parts = static_of(run), step_parts(run)
     fixed = _Fixed(run, static)
     found = [PhasePeak(phase=Phase.LOAD, where="the model", entries=(*fixed.parameters, *fixed.buckets))]
@@ -302,6 +305,8 @@ def phases_of(run: Run) -> tuple[PhasePeak, ...]:
     found.append(PhasePeak(phase=Phase.FIRST_STEP, where="states are made", entries=step))
     found.append(PhasePeak(phase=Phase.STEP, where="all parameters", entries=step))
     found.append(_evaluation(run, parts, fixed))
+    if run.degrees.pipeline > 1:
+        found = [replace(one, where=f"stage {run.stage}, {one.where}") for one in found]
     return tuple(found)
 
 

@@ -10,15 +10,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from planner.estimation.blocks import Section
-from planner.estimation.tape import Alive, Passage, Tape, Tensor, backward, forward, saved_storages
+from planner.estimation.tape import Alive, Passage, Tape, Tensor, backward, core_storages, forward, saved_storages
 
 
 class Checkpointing(StrEnum):
-    """What a block keeps for backward."""
+    """What a block keeps for backward.
+
+    NONE: all that autograd saves. BLOCK: its input. SELECTIVE: its input, and the results of matrix products that
+    autograd saves. ATTENTION: all but what attention's core makes, as Megatron's selective recomputation has it.
+    """
 
     NONE = "none"
     BLOCK = "block"
     SELECTIVE = "selective"
+    ATTENTION = "attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +155,8 @@ def _kept(section: Section, mode: Checkpointing) -> set[int]:
     saved = {t.storage for t in saved_storages(tape)}
     if mode is Checkpointing.NONE:
         return saved
+    if mode is Checkpointing.ATTENTION:
+        return saved - core_storages(tape)
     assert section.entry is not None
     kept = {section.entry.storage}
     if mode is Checkpointing.SELECTIVE:
@@ -181,9 +188,10 @@ def _measure(section: Section, parts: StepParts) -> _Block:
         gradient_share=1.0,
         gradients_stay=not parts.gradients_present,
         also_bytes=beside,
+        replays_core=mode is Checkpointing.ATTENTION,
     )
     replay = None
-    if mode is not Checkpointing.NONE:
+    if mode not in (Checkpointing.NONE, Checkpointing.ATTENTION):
         replay = forward(tape, output=section.exit, drop_output=not parts.replays_whole)
     return _Block(
         kept=kept_bytes,

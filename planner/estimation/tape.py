@@ -92,6 +92,7 @@ class Tape:
     ops: list[Op] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)  # tensor -> op until which a local variable holds it
+    core: range = range(0)  # the ops of attention's core: scores, softmax, dropout, output
 
     def input(self, name: str, size: Size, dtype: str, *, needs_grad: bool) -> Tensor:
         """A tensor that is there before the first op."""
@@ -269,6 +270,15 @@ def saved_storages(tape: Tape) -> tuple[Tensor, ...]:
     return tuple(tape.tensors[t] for t in found)
 
 
+def core_storages(tape: Tape) -> frozenset[int]:
+    """The saved storages that attention's core makes, its output apart."""
+    if not tape.core:
+        return frozenset()
+    output = {tape.tensors[tape.ops[tape.core[-1]].writes[0]].storage}
+    made = {tape.tensors[t].storage for place in tape.core for t in tape.ops[place].writes}
+    return frozenset(t.storage for t in saved_storages(tape) if t.storage in made - output)
+
+
 def forward(tape: Tape, *, kept: Iterable[int] | None = None, output: Tensor, drop_output: bool = False) -> Passage:
     """Forward over the tape: what it saves stays, the rest goes after its last reader.
 
@@ -319,6 +329,7 @@ def backward(
     gradient_share: float = 1.0,
     gradients_stay: bool = True,
     also_bytes: int = 0,
+    replays_core: bool = False,
 ) -> Passage:
     """Backward over the tape, from all that autograd saved and the gradient of the output.
 
@@ -329,13 +340,16 @@ def backward(
         gradient_share: of each parameter gradient, what stays once it is made.
         gradients_stay: False if each is consumed at once.
         also_bytes: alive throughout.
+        replays_core: what attention's core makes is not there before its backward, which replays it.
     """
     alive = _Alive()
+    later = core_storages(tape) if replays_core else frozenset()
     readers: Counter[int] = Counter()
     for op in tape.ops:
         readers.update({tape.tensors[t].storage for t in op.saves})
     for t in readers:
-        alive.add("saved", t, tape.tensors[t].size_bytes, of=t)
+        if t not in later:
+            alive.add("saved", t, tape.tensors[t].size_bytes, of=t)
     alive.now_bytes += also_bytes
     grads: dict[int, int] = {}  # tensor -> gradient storage
     owners: Counter[int] = Counter()
@@ -359,6 +373,9 @@ def backward(
     alive.mark("start")
     for place in range(len(tape.ops) - 1, -1, -1):
         op = tape.ops[place]
+        if later and place == tape.core[-1]:
+            for t in later:
+                alive.add("saved", t, tape.tensors[t].size_bytes, of=t)
         incoming = [t for t in op.writes if t in grads]
         if not incoming:
             for t in {tape.tensors[t].storage for t in op.saves}:

@@ -8,6 +8,8 @@ import pytest
 from planner.errors import SpecError
 from planner.estimation.blocks import Adapters, AttentionKind, Loss
 from planner.estimation.from_spec import run_of
+from planner.estimation.phases import phases_of
+from planner.estimation.ranks import fullest_rank
 from planner.estimation.run import Degrees, Quantization, Sharding, Step
 from planner.estimation.step import Checkpointing
 from planner.spec import OptimizerName, check_traceable, from_mapping, load
@@ -91,10 +93,10 @@ REFUSED = {
     "parallel: {world_size: 12, fsdp: 8}": "3: parallel.world_size: expected 8, the product of fsdp 8 × tp 1 × cp 1 × "
     "pp 1, found 12; change a degree, or leave it out",
     "parallel: {tp: 3}": "3: parallel.tp: 3 ranks cannot share 32 heads; use a divisor of the heads",
-    "parallel: {pp: 5}": "3: parallel.pp: 5 stages of 1 chunks cannot share 32 layers; pp × virtual_pp must divide "
-    "them",
-    "parallel: {pp: 4, virtual_pp: 3}": "3: parallel.pp: 4 stages of 3 chunks cannot share 32 layers; pp × virtual_pp "
-    "must divide them",
+    "parallel: {pp: 33}": "3: parallel.pp: 33 stages of 1 chunks cannot share 32 layers; use at most as many chunks as "
+    "layers",
+    "parallel: {pp: 4, virtual_pp: 9}": "3: parallel.pp: 4 stages of 9 chunks cannot share 32 layers; use at most as "
+    "many chunks as layers",
     "parallel: {cp: 3}": "3: parallel.cp: 3 ranks cannot share sequences of 4,096 tokens; use a divisor of "
     "batch.sequence_length",
     "parallel: {ep: 2, fsdp: 4}": "3: parallel.ep: the model has no experts to share; leave it out",
@@ -189,18 +191,48 @@ def test_models_that_cannot_be_estimated_are_one_line(text: str, message: str, t
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("text", "message"),
     [
-        (LLAMA + "parallel: {tp: 2}", "parallel.tp"),
-        (LLAMA + "parallel: {cp: 2}", "parallel.cp"),
-        (LLAMA + "parallel: {pp: 2}", "parallel.pp"),
-        (LLAMA + "parallel: {zero: 1, ddp: 2}", "parallel.zero"),
-        (MIXTRAL + "parallel: {ep: 2, fsdp: 2}", "parallel.ep"),
-        (MIXTRAL, "model"),
+        (
+            "attention: eager\nparallel: {cp: 2}",
+            "4: parallel.cp: ranks that share sequences exchange what a kernel makes, and eager attention is none; use "
+            "another attention",
+        ),
+        (
+            "parallel: {pp: 4, virtual_pp: 2, micro_batches: 6}",
+            "3: parallel.micro_batches: 6 micro-batches do not go round 4 ranks in turns; use a multiple",
+        ),
     ],
 )
-def test_what_is_not_counted_yet_is_refused_and_not_left_out(text: str, key: str, tmp_path: Path) -> None:
-    assert f" {key}: " in refusal(text, tmp_path)
+def test_what_cannot_be_counted_together_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    assert message == refusal(LLAMA + text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LLAMA + "parallel: {tp: 8, sp: true}",
+        LLAMA + "parallel: {cp: 4, fsdp: 2}",
+        LLAMA + "parallel: {pp: 4, virtual_pp: 2, micro_batches: 8}",
+        LLAMA + "parallel: {zero: 3, ddp: 8}",
+        MIXTRAL + "parallel: {ep: 8, fsdp: 8}",
+    ],
+)
+def test_every_figure_of_a_divided_run_is_the_sum_of_its_entries(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    run = run_of(load(path))
+    peaks = {moment.phase: moment.size_bytes for moment in fullest_rank(run).moments}
+    found = {one.phase.value: one.size_bytes for one in phases_of(run)}
+    for phase in ("forward", "loss", "backward"):
+        assert peaks[phase] == found[phase]
+
+
+def test_deepspeed_holds_parameters_in_the_compute_dtype_and_a_copy_for_its_optimizer(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(LLAMA + "parallel: {zero: 2, ddp: 8}\nprecision: {parameters: float32, compute: bfloat16}\n")
+    run = run_of(load(path))
+    assert ("bfloat16", "float32", False) == (run.parameter_dtype, run.master_dtype, run.autocast)
 
 
 def refusal(text: str, directory: Path) -> str:
