@@ -38,6 +38,7 @@ class DeviceProfile:
         bandwidth_efficiency: The fraction of the peak bandwidth that streaming kernels reach.
         launch_s: From the end of one small kernel to the start of the next.
         sources: Where each number comes from, by its key in the profile file.
+        usable_memory_bytes: What the driver says a process can have; None where nobody has said.
     """
 
     name: str
@@ -51,6 +52,7 @@ class DeviceProfile:
     bandwidth_efficiency: float
     launch_s: float
     sources: Mapping[str, str]
+    usable_memory_bytes: int | None = None
 
     def host_budget(self, asked: str | int | None) -> int:
         """Bytes of host memory that a plan may use.
@@ -142,7 +144,7 @@ def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
     check(document, "device", error_type=DeviceError)
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
     sizes: dict[str, int] = {}
-    for key, least in (("memory", 1), ("host_memory", 0)):
+    for key, least in (("memory", 1), ("usable_memory", 1), ("host_memory", 0)):
         try:
             if key in data:
                 sizes[key] = parse_bytes(data[key], least=least)
@@ -167,4 +169,5 @@ def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
         bandwidth_efficiency=float(data["bandwidth_efficiency"]),
         launch_s=float(data["launch_s"]),
         sources=sources,
+        usable_memory_bytes=sizes.get("usable_memory"),
     )

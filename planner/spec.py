@@ -39,8 +39,12 @@ class OptimizerName(StrEnum):
     ADAM = "adam"
     SGD = "sgd"
     ADAMW_8BIT = "adamw-8bit"
+    ADAM_8BIT = "adam-8bit"
+    PAGED_ADAMW = "paged-adamw"
+    PAGED_ADAMW_8BIT = "paged-adamw-8bit"
     ADAFACTOR = "adafactor"
     LION = "lion"
+    MUON = "muon"
     NONE = "none"
 
 
@@ -51,6 +55,39 @@ class AttentionKernel(StrEnum):
     EFFICIENT = "efficient"
     CUDNN = "cudnn"
     EAGER = "eager"
+
+
+class CheckpointingMode(StrEnum):
+    """What a block keeps for backward: everything, its input, or that and the results of matrix products."""
+
+    NONE = "none"
+    BLOCK = "block"
+    SELECTIVE = "selective"
+
+
+class LossKernel(StrEnum):
+    """How cross entropy is computed from the last hidden states."""
+
+    FULL = "full"
+    CHUNKED = "chunked"
+    FUSED = "fused"
+    FUSED_LINEAR = "fused-linear"
+
+
+class OptimizerImplementation(StrEnum):
+    """How the optimizer's step runs."""
+
+    FOREACH = "foreach"
+    FUSED = "fused"
+    FOR_LOOP = "for-loop"
+
+
+class QuantizationName(StrEnum):
+    """How frozen weights are held."""
+
+    NF4 = "nf4"
+    NF4_DOUBLE = "nf4-double"
+    INT8 = "int8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +149,90 @@ class PrecisionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """The optimizer; ``momentum`` is 0 except for SGD with momentum."""
+    """The optimizer.
+
+    Attributes:
+        name: Which.
+        momentum: 0 except for SGD with momentum.
+        implementation: How its step runs.
+        in_backward: Each parameter is updated as soon as its gradient is there.
+        master_weights: Dtype of a copy of the parameters that it updates; None for none.
+        state_dtype: Of its states; None for that of what it updates.
+    """
 
     name: OptimizerName
     momentum: float
+    implementation: OptimizerImplementation = OptimizerImplementation.FOREACH
+    in_backward: bool = False
+    master_weights: str | None = None
+    state_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:
-    """Over how many devices parameters, gradients and optimizer state are sharded, or the whole model replicated."""
+    """Over how many devices things are divided; 1 for not.
+
+    Attributes:
+        fsdp: Shards of parameters, gradients and optimizer state.
+        ddp: Replicas of the whole model; follows from `world_size` where only that is given.
+        zero: The stage of ZeRO among the replicas; 0 for none.
+        tp: Ranks that share each matrix; with `sp` norms and residuals, too.
+        sp: See `tp`.
+        cp: Ranks that share each sequence.
+        pp: Pipeline stages, each of `virtual_pp` chunks of layers.
+        virtual_pp: See `pp`.
+        ep: Ranks, among the others, that share each layer's experts.
+        micro_batches: In a pipeline's step; None for as many as there are stages.
+        world_size: All ranks, if the spec says so.
+    """
 
     fsdp: int
     ddp: int = 1
+    zero: int = 0
+    tp: int = 1
+    sp: bool = False
+    cp: int = 1
+    pp: int = 1
+    virtual_pp: int = 1
+    ep: int = 1
+    micro_batches: int | None = None
+    world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointingSpec:
+    """What blocks keep, and how many of them make one checkpoint."""
+
+    mode: CheckpointingMode = CheckpointingMode.NONE
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSpec:
+    """Adapters beside frozen linear layers.
+
+    Attributes:
+        rank: Of each.
+        targets: The linear layers that have them; empty for all in the blocks.
+        dropout: Before them.
+        dtype: They are held in.
+        quantization: Of the frozen weights, or None.
+    """
+
+    rank: int
+    targets: tuple[str, ...] = ()
+    dropout: float = 0.0
+    dtype: str = "float32"
+    quantization: QuantizationName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadSpec:
+    """What waits in the host's memory: checkpoints' inputs, optimizer state, parameters."""
+
+    activations: bool = False
+    optimizer: bool = False
+    parameters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +252,11 @@ class RunSpec:
         parallel: Sharding.
         device: A profile name, the path of a profile file relative to the spec, or a mapping; see
             `load_device`.
+        checkpointing: What blocks keep for backward; the commands that trace decide it themselves.
+        lora: Adapters, or None to train all parameters.
+        loss_kernel: How cross entropy is computed.
+        gradient_accumulation: Micro-batches in an optimizer step.
+        offload: What waits in the host's memory.
         lines: Where each key stands in the file; empty for a mapping. No part of what the run is: two specs
             that differ only here are equal.
     """
@@ -157,6 +271,11 @@ class RunSpec:
     loss: str | None
     parallel: ParallelSpec
     device: str | Mapping[str, Any]
+    checkpointing: CheckpointingSpec = field(default_factory=CheckpointingSpec)
+    lora: LoraSpec | None = None
+    loss_kernel: LossKernel = LossKernel.FULL
+    gradient_accumulation: int = 1
+    offload: OffloadSpec = field(default_factory=OffloadSpec)
     lines: Mapping[KeyPath, SourcePosition] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -235,8 +354,53 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
 
 
 def _inputs_error(spec: RunSpec, message: str, *, hint: str) -> SpecError:
-    position = spec.lines.get(("inputs",))
-    return SpecError(message, path=spec.path, line=position.line if position else None, key="inputs", hint=hint)
+    return located_error(spec, message, ("inputs",), hint=hint)
+
+
+def located_error(spec: RunSpec, message: str, key_path: KeyPath, *, hint: str | None = None) -> SpecError:
+    """An error that points at a key of the spec's file, or at the nearest key around it."""
+    document = SourcedDocument(data=None, lines=spec.lines, path=spec.path)
+    error = document.error(message, key_path, hint=hint)
+    assert isinstance(error, SpecError)
+    return error
+
+
+_ONLY_ESTIMATE = "`planner estimate` can"
+
+
+def check_traceable(spec: RunSpec) -> None:
+    """Returns when a traced step would be the spec's: what tracing cannot do yet is never left out silently.
+
+    Raises:
+        SpecError: the spec asks for something else; it points at the first such key.
+    """
+    optimizer, parallel, offload = spec.optimizer, spec.parallel, spec.offload
+    chosen: tuple[tuple[KeyPath, bool], ...] = (
+        (("checkpointing",), spec.checkpointing.mode is not CheckpointingMode.NONE),
+        (("lora",), spec.lora is not None),
+        (("loss_kernel",), spec.loss_kernel is not LossKernel.FULL),
+        (("gradient_accumulation",), spec.gradient_accumulation > 1),
+        (("optimizer", "name"), optimizer.name in _UNTRACED_OPTIMIZERS),
+        (("optimizer", "implementation"), optimizer.implementation is not OptimizerImplementation.FOREACH),
+        (("optimizer", "in_backward"), optimizer.in_backward),
+        (("optimizer", "master_weights"), optimizer.master_weights is not None),
+        (("optimizer", "state_dtype"), optimizer.state_dtype is not None),
+        *((("parallel", key), getattr(parallel, key) > 1) for key in ("tp", "cp", "pp", "virtual_pp", "ep")),
+        (("parallel", "zero"), parallel.zero > 0),
+        (("parallel", "micro_batches"), parallel.micro_batches is not None),
+        *((("offload", key), getattr(offload, key)) for key in ("activations", "optimizer", "parameters")),
+    )
+    for key_path, is_asked in chosen:
+        if is_asked:
+            hint = (
+                f"leave it out: the plan decides what is recomputed; {_ONLY_ESTIMATE} count it"
+                if key_path == ("checkpointing",)
+                else f"leave it out here; {_ONLY_ESTIMATE} count it"
+            )
+            raise located_error(spec, "a traced step cannot have this yet", key_path, hint=hint)
+
+
+_UNTRACED_OPTIMIZERS = frozenset({OptimizerName.MUON, OptimizerName.PAGED_ADAMW, OptimizerName.PAGED_ADAMW_8BIT})
 
 
 def _plain(value: object) -> object:
@@ -266,6 +430,11 @@ def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
         loss=data.get("loss"),
         parallel=parallel,
         device=device,
+        checkpointing=_checkpointing(document, data.get("checkpointing", "none")),
+        lora=_lora(document, data.get("lora")),
+        loss_kernel=LossKernel(data.get("loss_kernel", "full")),
+        gradient_accumulation=data.get("gradient_accumulation", 1),
+        offload=OffloadSpec(**data.get("offload", {})),
         lines=document.lines,
     )
 
@@ -348,19 +517,70 @@ def _input(document: SourcedDocument, name: str, data: Mapping[str, Any]) -> Inp
 
 
 def _parallel(document: SourcedDocument, data: Mapping[str, Any]) -> ParallelSpec:
-    parallel = ParallelSpec(fsdp=data.get("fsdp", 1), ddp=data.get("ddp", 1))
-    if parallel.fsdp > 1 and parallel.ddp > 1:
+    given = ParallelSpec(**{"fsdp": 1, **data})
+    if given.fsdp > 1 and given.ddp > 1:
         hint = "leave one of them out; replicas of a sharded model need the memory of parallel.fsdp alone"
         raise document.error("cannot be combined with parallel.fsdp", ("parallel", "ddp"), hint=hint)
+    parallel = _with_replicas(document, given, is_data_given="fsdp" in data or "ddp" in data)
+    if parallel.zero and parallel.ddp == 1:
+        hint = "add parallel.ddp or parallel.world_size" if parallel.fsdp == 1 else "use parallel.ddp for parallel.fsdp"
+        raise document.error("ZeRO shards among the ddp replicas, and there is one", ("parallel", "zero"), hint=hint)
+    if parallel.sp and parallel.tp == 1:
+        hint = "add parallel.tp, or use parallel.cp to share sequences"
+        raise document.error("sequence parallelism shares among the tp ranks", ("parallel", "sp"), hint=hint)
+    for key in ("virtual_pp", "micro_batches"):
+        if data.get(key, 1) > 1 and parallel.pp == 1:
+            hint = "add parallel.pp" if key == "virtual_pp" else "add parallel.pp, or use gradient_accumulation"
+            raise document.error("has no meaning without pipeline stages", ("parallel", key), hint=hint)
+    if parallel.ep > 1 and (parallel.fsdp * parallel.ddp * parallel.tp * parallel.cp) % parallel.ep:
+        message = (
+            f"expected a divisor of the {parallel.fsdp * parallel.ddp * parallel.tp * parallel.cp} ranks of a stage"
+        )
+        raise document.error(f"{message}, found {parallel.ep}", ("parallel", "ep"), hint="experts share those ranks")
     return parallel
 
 
+def _with_replicas(document: SourcedDocument, given: ParallelSpec, *, is_data_given: bool) -> ParallelSpec:
+    """The degrees, with the data-parallel one from the world size where only that is given."""
+    if given.world_size is None:
+        return given
+    model = given.tp * given.cp * given.pp
+    ranks = model * given.fsdp * given.ddp
+    factors = f"tp {given.tp} × cp {given.cp} × pp {given.pp}"
+    if is_data_given and ranks != given.world_size:
+        data = f"fsdp {given.fsdp}" if given.fsdp > 1 else f"ddp {given.ddp}"
+        message = f"expected {ranks}, the product of {data} × {factors}, found {given.world_size}"
+        raise document.error(message, ("parallel", "world_size"), hint="change a degree, or leave it out")
+    if given.world_size % model:
+        message = f"expected a multiple of {model}, which {factors} need, found {given.world_size}"
+        raise document.error(message, ("parallel", "world_size"), hint="change a degree, or the number of ranks")
+    return given if is_data_given else replace(given, ddp=given.world_size // model)
+
+
+def _checkpointing(document: SourcedDocument, data: str | Mapping[str, int]) -> CheckpointingSpec:
+    if not isinstance(data, str):
+        return CheckpointingSpec(mode=CheckpointingMode.BLOCK, every=data["every"])
+    if data not in list(CheckpointingMode):
+        known = tuple(mode.value for mode in CheckpointingMode)
+        hint = did_you_mean(data, known, plural="use {every: 4} for groups of blocks, or one of")
+        raise document.error(f"unknown mode {data!r}", ("checkpointing",), hint=hint)
+    return CheckpointingSpec(mode=CheckpointingMode(data))
+
+
+def _lora(document: SourcedDocument, data: Mapping[str, Any] | None) -> LoraSpec | None:
+    if data is None:
+        return None
+    return LoraSpec(
+        rank=data["rank"],
+        targets=tuple(data.get("targets", ())),
+        dropout=float(data.get("dropout", 0.0)),
+        dtype=_training_dtype(document, ("lora", "dtype"), data.get("dtype", "float32")),
+        quantization=QuantizationName(data["quantization"]) if "quantization" in data else None,
+    )
+
+
 def _precision(document: SourcedDocument, data: Mapping[str, Any], parallel: ParallelSpec) -> PrecisionSpec:
-    names = {key: _dtype(document, ("precision", key), text) for key, text in data.items()}
-    for key, name in names.items():
-        if name not in _TRAINING_DTYPES:
-            message = f"expected one of {', '.join(_TRAINING_DTYPES)}, found {name}"
-            raise document.error(message, ("precision", key))
+    names = {key: _training_dtype(document, ("precision", key), text) for key, text in data.items()}
     parameters = names.get("parameters", "float32")
     compute = names.get("compute", parameters)
     if compute != parameters and compute not in _AUTOCAST_DTYPES and parallel.fsdp == 1:
@@ -373,7 +593,25 @@ def _optimizer(document: SourcedDocument, data: Mapping[str, Any]) -> OptimizerS
     name = OptimizerName(data["name"])
     if "momentum" in data and name is not OptimizerName.SGD:
         raise document.error(f"only sgd has momentum, and the optimizer is {name}", ("optimizer", "momentum"))
-    return OptimizerSpec(name=name, momentum=float(data.get("momentum", 0.0)))
+    dtypes = {
+        key: _training_dtype(document, ("optimizer", key), data[key])
+        for key in ("master_weights", "state_dtype")
+        if key in data
+    }
+    return OptimizerSpec(
+        name=name,
+        momentum=float(data.get("momentum", 0.0)),
+        implementation=OptimizerImplementation(data.get("implementation", "foreach")),
+        in_backward=data.get("in_backward", False),
+        **dtypes,
+    )
+
+
+def _training_dtype(document: SourcedDocument, key_path: KeyPath, text: str) -> str:
+    name = _dtype(document, key_path, text)
+    if name not in _TRAINING_DTYPES:
+        raise document.error(f"expected one of {', '.join(_TRAINING_DTYPES)}, found {name}", key_path)
+    return name
 
 
 def _dtype(document: SourcedDocument, key_path: KeyPath, text: str) -> str:

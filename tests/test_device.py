@@ -13,6 +13,7 @@ from planner.yaml_source import parse_yaml
 
 NUMBER_KEYS = {
     "memory",
+    "usable_memory",
     "peak_flops_per_s",
     "memory_bytes_per_s",
     "host_link_bytes_per_s",

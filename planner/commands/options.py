@@ -87,10 +87,12 @@ def format_of(path: str, formats: Sequence[str] = PICTURES) -> str:
 
 
 def load_run(path: str) -> "RunSpec":
-    """The run that a spec file describes."""
-    from planner.spec import load
+    """The run that a spec file describes, for commands that trace it."""
+    from planner.spec import check_traceable, load
 
-    return load(path)
+    run = load(path)
+    check_traceable(run)  # before torch is imported
+    return run
 
 
 def device_of(run: "RunSpec", chosen: str | None) -> "DeviceProfile":

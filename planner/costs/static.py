@@ -2,19 +2,17 @@
 torch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
+from planner.costs.optimizers import OPTIMIZER_COSTS, factored_elements, padded_elements, share
 from planner.graph import StaticMemory
 from planner.units import DTYPE_BYTES
 
 # Sharded data-parallel training gathers the block in use and prefetches the next one.
 # Source: FSDP2 (torch/distributed/fsdp/_fully_shard), one all-gather ahead by default.
 GATHERED_BLOCKS = 2
-# Block-wise 8-bit states: one byte an element, one float32 scale per 256 elements (bitsandbytes, Dettmers
-# et al. 2022).
-_QUANTIZED_STATE_BYTES = 1 + 4 / 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,30 +23,6 @@ class ParameterInfo:
     shape: tuple[int, ...]
     is_trainable: bool
     block: str | None  # the repeated block it lies in; None for the root
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerCost:
-    """Bytes an optimizer holds, and adds during its step, per trainable element of `element_bytes` bytes."""
-
-    states: float  # copies of the parameters, in the parameters' dtype
-    state_bytes: float = 0.0  # bytes per element besides
-    transients: float = 0.0  # copies of the parameters alive at once within the step
-
-
-# Transients: the default multi-tensor ("foreach") AdamW keeps the square roots of the second moments of all
-# parameters at once (torch/optim/adam.py, exp_avg_sq_sqrt); SGD with momentum updates in place; 8-bit and
-# Lion kernels are fused.
-OPTIMIZER_COSTS: Mapping[str, OptimizerCost] = {
-    "adamw": OptimizerCost(states=2, transients=1),
-    "adam": OptimizerCost(states=2, transients=1),
-    "adamw-8bit": OptimizerCost(states=0, state_bytes=2 * _QUANTIZED_STATE_BYTES),
-    "lion": OptimizerCost(states=1, transients=1),
-    "sgd": OptimizerCost(states=0),
-    "sgd-momentum": OptimizerCost(states=1),
-    "adafactor": OptimizerCost(states=0, transients=1),
-    "none": OptimizerCost(states=0),
-}
 
 
 def static_memory(
@@ -80,7 +54,7 @@ def static_memory(
     states = trainable * (cost.states * width + cost.state_bytes)
     if optimizer == "adafactor":
         factored = sum(factored_elements(item.shape) for item in table if item.is_trainable)
-        states = _share(factored * DTYPE_BYTES["float32"], fsdp)
+        states = share(factored * DTYPE_BYTES["float32"], fsdp)
     return StaticMemory(
         parameters_bytes=elements * width + buffer_bytes,
         gradients_bytes=trainable * width,
@@ -91,27 +65,6 @@ def static_memory(
         # wrapper and kept. Unless gradient_as_bucket_view is set, gradients are tensors of their own beside them.
         buckets_bytes=trainable * width if ddp > 1 else 0,
     )
-
-
-def padded_elements(shape: tuple[int, ...], shards: int) -> int:
-    """Elements of a parameter whose first dimension is padded to equal shards.
-
-    Source: torch/distributed/fsdp/_fully_shard/_fsdp_param.py, `_init_sharded_param`: shards are chunks of the
-    first dimension, and each rank holds as much as the largest.
-    """
-    rows = shape[0] if shape else 1
-    return _share(rows, shards) * shards * prod(shape[1:])
-
-
-def _share(size_bytes: int, shards: int) -> int:
-    return -(-size_bytes // shards)
-
-
-def factored_elements(shape: tuple[int, ...]) -> int:
-    """Elements of Adafactor's second moments: a row and a column per matrix (Shazeer and Stern 2018)."""
-    if len(shape) < 2:
-        return prod(shape)
-    return prod(shape[:-2]) * (shape[-2] + shape[-1])
 
 
 def _gathered_elements(parameters: tuple[ParameterInfo, ...]) -> int:

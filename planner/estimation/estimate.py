@@ -1,8 +1,10 @@
 """The memory of a step by phase and part, from a `Run`."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, prod
 
 from planner.architecture import (
     Matrix,
@@ -10,7 +12,7 @@ from planner.architecture import (
     embedding_parameters,
     head_parameters,
 )
-from planner.costs.static import OPTIMIZER_COSTS, factored_elements, padded_elements
+from planner.costs.optimizers import OPTIMIZER_COSTS, OptimizerCost, factored_elements, padded_elements
 from planner.estimation.blocks import Computation, Section, block, embedding, head
 from planner.estimation.run import Quantization, Run, Sharding, Step
 from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, moments
@@ -127,11 +129,35 @@ def _held(run: Run, matrices: Sequence[Matrix]) -> list[_Held]:
 _NEVER_QUANTIZED = frozenset({"lm_head", "router"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParameter:
+    """A parameter of the model as one rank holds it.
+
+    Attributes:
+        name: within its block, or within the model.
+        is_in_block: which of the two.
+        elements: on this rank.
+        dtype_bytes: of an element.
+        is_adapter: it belongs to LoRA.
+        is_quantized: it is held in fewer bits than others.
+        copies: as many blocks have it.
+    """
+
+    name: str
+    is_in_block: bool
+    elements: int
+    dtype_bytes: float
+    is_adapter: bool
+    is_quantized: bool
+    copies: int = 1
+
+
 def _elements(held: _Held, shards: int) -> int:
     """Elements on one of the ranks that share it."""
     return padded_elements(held.matrix.shape, shards) * held.matrix.copies // shards
 
 
+@lru_cache(maxsize=64)  # asked for by the step and by its phases
 def static_of(run: Run) -> Static:
     """What the rank holds whatever the batch."""
     a = run.architecture
@@ -144,10 +170,10 @@ def static_of(run: Run) -> Static:
     of_gradients = shards if run.sharding in _SHARDS_GRADIENTS else 1
     of_optimizer = shards if run.sharding in _SHARDS_OPTIMIZER else 1
 
-    cost = OPTIMIZER_COSTS["sgd-momentum" if run.momentum else run.optimizer.value]
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
-    states = transient = masters = gradients = 0.0
+    states = transient = largest = masters = gradients = 0.0
     for one in trained:
+        cost = _cost_of(run, one)
         state_elements = _elements(one, of_optimizer)
         updated = master or one.dtype_bytes  # what the optimizer reads and writes
         state_width = DTYPE_BYTES[run.state_dtype] if run.state_dtype is not None else updated
@@ -156,18 +182,56 @@ def static_of(run: Run) -> Static:
         else:
             states += state_elements * (cost.states * state_width + cost.state_bytes)
         transient += state_elements * updated * cost.transients
+        largest = max(largest, state_elements // one.matrix.copies * updated * cost.transients)
         masters += state_elements * master
         gradients += _elements(one, of_gradients) * _gradient_bytes(run, one)
-    is_in_backward = run.in_backward
+    if run.step is Step.FUSED:
+        transient = 0.0
+    elif run.in_backward or run.step is Step.FOR_LOOP:
+        transient = largest  # one parameter at a time
+    if run.optimizer is OptimizerName.MUON:  # it has one implementation
+        transient = max(transient, _muon_bytes(trained))
     return Static(
         parameters=round(sum(_elements(one, of_parameters) * one.dtype_bytes for one in everything)),
-        master=round(masters),
-        gradients=0 if is_in_backward else round(gradients),
+        master=0 if run.offloads_optimizer else round(masters),
+        gradients=0 if run.in_backward else round(gradients),
         optimizer=0 if run.offloads_optimizer else round(states),
-        step_transient=round(transient) if run.step is Step.FOREACH and not is_in_backward else 0,
+        step_transient=0 if run.offloads_optimizer else round(transient),
         buckets=round(gradients) if run.sharding is Sharding.DDP else 0,
         gathering=_gathering(run, root, blocks) if of_parameters > 1 else Gathering(),
         constants=_constants(run),
+    )
+
+
+def _cost_of(run: Run, one: _Held) -> OptimizerCost:
+    """What the optimizer holds per element of one parameter; Muon leaves all but the blocks' matrices to AdamW."""
+    if run.optimizer is OptimizerName.MUON and not _is_muons(one):
+        return OPTIMIZER_COSTS[OptimizerName.ADAMW]
+    return OPTIMIZER_COSTS["sgd-momentum" if run.momentum else run.optimizer.value]
+
+
+def _is_muons(one: _Held) -> bool:
+    return len(one.matrix.shape) == 2 and one.matrix.name not in _NOT_MUONS
+
+
+# Source: torch/optim/_muon.py: hidden matrices only; embeddings and the output matrix are to have another optimizer.
+_NOT_MUONS = frozenset({"embed_tokens", "embed_positions", "embed_types", "lm_head"})
+
+
+def _muon_bytes(trained: Sequence[_Held]) -> int:
+    """What Muon's step holds for the largest of its matrices, one after the other.
+
+    Source: torch/optim/_muon.py, `_single_tensor_muon` (the update beside the momentum) and
+    `_zeropower_via_newtonschulz` (in bfloat16: the matrix, the next one, and two products with its transpose).
+    """
+    half = DTYPE_BYTES["bfloat16"]
+    return max(
+        (
+            round(prod(one.matrix.shape) * (one.dtype_bytes + 2 * half)) + 2 * half * min(one.matrix.shape) ** 2
+            for one in trained
+            if _is_muons(one)
+        ),
+        default=0,
     )
 
 
@@ -226,10 +290,11 @@ def step_parts(run: Run) -> StepParts:
         replays_whole=run.replays_whole,
         resident_bytes=static.parameters + static.master + static.optimizer + static.buckets,
         gradient_bytes=static.gradients,
-        gradients_present=run.accumulates or run.gradients_persist,
+        gradients_present=run.accumulates or run.gradients_persist or run.in_backward,
         gathering=static.gathering,
         outputs_bytes=logits if run.logits_stay else 0,
         inputs_bytes=static.constants,
+        offloads_inputs=run.offloads_inputs,
         keeps_random=run.keeps_random,
         # FSDP 1 waits for the gradients of each block's inputs with hooks that hold those inputs and gradients until
         # backward ends, where a block has frozen parameters.
@@ -253,4 +318,35 @@ def step_moments(run: Run) -> tuple[Moment, ...]:
     )
 
 
-__all__ = ["Checkpointing", "Static", "computation_of", "sections_of", "static_of", "step_moments", "step_parts"]
+def held_parameters(run: Run) -> tuple[HeldParameter, ...]:
+    """What `static_of` adds up, parameter by parameter; those of alike blocks are one, with more copies."""
+    a, shards = run.architecture, run.degrees.data
+    of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
+    root = (*embedding_parameters(a), *head_parameters(a))
+    layers = Counter(block_parameters(a, layer) for layer in range(a.layers))
+    found: Counter[HeldParameter] = Counter()
+    for is_in_block, unit, copies in ((False, root, 1), *((True, unit, count) for unit, count in layers.items())):
+        for one in _held(run, unit):
+            made = HeldParameter(
+                name=one.matrix.name,
+                is_in_block=is_in_block,
+                elements=_elements(one, of_parameters),
+                dtype_bytes=one.dtype_bytes,
+                is_adapter=run.adapters is not None and one.is_trained,
+                is_quantized=one.dtype_bytes != DTYPE_BYTES[run.parameter_dtype] and not one.is_trained,
+            )
+            found[made] += copies
+    return tuple(replace(one, copies=copies) for one, copies in found.items())
+
+
+__all__ = [
+    "Checkpointing",
+    "HeldParameter",
+    "Static",
+    "computation_of",
+    "held_parameters",
+    "sections_of",
+    "static_of",
+    "step_moments",
+    "step_parts",
+]

@@ -1,16 +1,16 @@
 """A training run as the numbers that its memory depends on: what `planner.estimation.estimate` reads.
 
-Model specs become runs here; the configurations of other tools do in the linter, and measurements in the benchmarks.
+Model specs become runs in `planner.estimation.from_spec`; the configurations of other tools do in the linter, and
+measurements in the benchmarks.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from planner.architecture import Architecture, architecture_of
+from planner.architecture import Architecture
 from planner.estimation.blocks import Adapters, AttentionKind, Kernels, Loss
 from planner.estimation.step import Checkpointing
-from planner.spec import AttentionKernel, OptimizerName, RunSpec
+from planner.spec import OptimizerName
 
 
 class Sharding(StrEnum):
@@ -147,34 +147,3 @@ class Run:
     offloads_optimizer: bool = False
     offloads_parameters: bool = False
     keeps_random: bool = False
-
-
-_EAGER_ATTENTION: Mapping[AttentionKernel, AttentionKind] = {AttentionKernel.EAGER: AttentionKind.EAGER}
-
-
-def run_of(spec: RunSpec) -> Run:
-    """The run of a model spec.
-
-    Raises:
-        UnknownArchitectureError: its model is not of a family that is known in closed form.
-    """
-    fsdp, ddp = spec.parallel.fsdp, spec.parallel.ddp
-    sharding = Sharding.FSDP2 if fsdp > 1 else Sharding.DDP if ddp > 1 else Sharding.NONE
-    assert spec.batch.sequence_length is not None
-    architecture = architecture_of(spec.model.name, spec.model.config)
-    attention = _EAGER_ATTENTION.get(spec.attention, AttentionKind.FUSED)
-    if architecture.attention_softcap:
-        attention = AttentionKind.EAGER  # no kernel of scaled_dot_product_attention caps scores
-    return Run(
-        architecture=architecture,
-        micro_batch=spec.batch.micro_batch,
-        length=spec.batch.sequence_length,
-        parameter_dtype=spec.precision.parameters,
-        compute_dtype=spec.precision.compute,
-        autocast=fsdp == 1,
-        optimizer=spec.optimizer.name,
-        momentum=spec.optimizer.momentum,
-        attention=attention,
-        sharding=sharding,
-        degrees=Degrees(data=max(fsdp, ddp)),
-    )

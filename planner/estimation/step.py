@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from planner.estimation.blocks import Section
-from planner.estimation.tape import Passage, Tape, backward, forward, saved_storages
+from planner.estimation.tape import Passage, Tape, Tensor, backward, forward, saved_storages
 
 
 class Checkpointing(StrEnum):
@@ -87,12 +87,18 @@ class Moment:
         where: the op, and of which block.
         size_bytes: all that is alive.
         parts: by kind; they add up to it.
+        passage: the run over a tape whose peak it is, if one is; what is alive in it is all of the working memory.
+        section: of that tape.
+        blocks_before: blocks whose saved tensors wait.
     """
 
     phase: str
     where: str
     size_bytes: int
     parts: Mapping[str, int]
+    passage: Passage | None = None
+    section: Section | None = None
+    blocks_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,7 @@ class _Block:
     """What one block leaves, takes and gives, in bytes."""
 
     kept: int  # left by forward for backward
+    saved: int  # what autograd saves while the block is not checkpointed
     random: int  # of that, what random ops made
     random_inner: int  # the same besides, if the next block is replayed with this one
     forward: Passage
@@ -128,6 +135,25 @@ def _random_for_replay(tape: Tape, also: Sequence[int] = ()) -> set[int]:
     return found
 
 
+def _kept(section: Section, mode: Checkpointing) -> set[int]:
+    """The storages that forward leaves for backward."""
+    tape = section.tape
+    saved = {t.storage for t in saved_storages(tape)}
+    if mode is Checkpointing.NONE:
+        return saved
+    assert section.entry is not None
+    kept = {section.entry.storage}
+    if mode is Checkpointing.SELECTIVE:
+        written = {tape.tensors[t].storage for op in tape.ops if op.is_matmul for t in op.writes}
+        kept |= saved & written
+    return kept
+
+
+def kept_tensors(section: Section, mode: Checkpointing) -> tuple[Tensor, ...]:
+    """What a block's forward leaves for backward; its output is the next block's input, and counted there."""
+    return tuple(section.tape.tensors[t] for t in sorted(_kept(section, mode)) if t != section.exit.storage)
+
+
 def _measure(section: Section, parts: StepParts) -> _Block:
     tape, mode = section.tape, parts.checkpointing
     assert section.entry is not None
@@ -135,14 +161,7 @@ def _measure(section: Section, parts: StepParts) -> _Block:
     entry = section.entry.storage
     random = _random_for_replay(tape) if parts.keeps_random else set()
     inner = _random_for_replay(tape, [section.exit.storage]) if parts.keeps_random else set()
-    if mode is Checkpointing.NONE:
-        kept = {t.storage for t in saved}
-    else:
-        kept = {entry}
-        if mode is Checkpointing.SELECTIVE:
-            written = {tape.tensors[t].storage for op in tape.ops if op.is_matmul for t in op.writes}
-            kept |= {t.storage for t in saved if t.storage in written}
-        kept |= random
+    kept = _kept(section, mode) | (set() if mode is Checkpointing.NONE else random)
     # The block's output is the next one's input, and counted there.
     kept_bytes = sum(tape.tensors[t].size_bytes for t in kept if t != section.exit.storage)
     autograd = {t.storage for t in saved}
@@ -159,6 +178,7 @@ def _measure(section: Section, parts: StepParts) -> _Block:
         replay = forward(tape, output=section.exit, drop_output=not parts.replays_whole)
     return _Block(
         kept=kept_bytes,
+        saved=sum(t.size_bytes for t in saved),
         random=sum(tape.tensors[t].size_bytes for t in random if t != section.exit.storage),
         random_inner=sum(tape.tensors[t].size_bytes for t in inner - random),
         forward=forward(tape, kept=kept, output=section.exit),
@@ -183,15 +203,28 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
     }
     found: list[Moment] = []
 
-    def note(phase: str, where: str, size_bytes: int, **kinds: int) -> None:
+    def note(
+        phase: str, where: str, size_bytes: int, at: tuple[Passage, Section], before: int = 0, **kinds: int
+    ) -> None:
         known = {**fixed, **kinds}
         known["working memory"] = size_bytes - sum(known.values())
-        found.append(Moment(phase=phase, where=where, size_bytes=size_bytes, parts=known))
+        passage, section = at
+        found.append(
+            Moment(
+                phase=phase,
+                where=where,
+                size_bytes=size_bytes,
+                parts=known,
+                passage=passage,
+                section=section,
+                blocks_before=before,
+            )
+        )
 
     # Forward
     embedded = forward(parts.embedding.tape, output=parts.embedding.exit)
     left = embedded.end_bytes - parts.embedding.exit.size_bytes
-    note("forward", f"embedding, {embedded.peak_op}", base + embedded.peak_bytes)
+    note("forward", f"embedding, {embedded.peak_op}", base + embedded.peak_bytes, (embedded, parts.embedding))
     embedding_left = left
     kept_before: list[int] = []
     stays = _offloaded_stays(parts, blocks)
@@ -202,6 +235,8 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
             "forward",
             f"block {place}, {one.forward.peak_op}",
             size_bytes,
+            (one.forward, parts.blocks[place]),
+            place,
             saved=left,
             **{"gathered now": gathering.forward},
         )
@@ -211,13 +246,22 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
         left += keeps if not parts.offloads_inputs or place >= len(blocks) - stays else 0
     # Loss
     head_forward = forward(parts.head.tape, output=parts.head.exit)
-    note("loss", head_forward.peak_op, base + left + head_forward.peak_bytes, saved=left)
+    note(
+        "loss",
+        head_forward.peak_op,
+        base + left + head_forward.peak_bytes,
+        (head_forward, parts.head),
+        len(blocks),
+        saved=left,
+    )
     head_back = backward(parts.head.tape, output=parts.head.exit, gradients_stay=not parts.gradients_present)
     held = parts.outputs_bytes
     note(
         "backward",
         f"loss, {head_back.peak_op}",
         base + left + held + gathering.prefetch + head_back.peak_bytes,
+        (head_back, parts.head),
+        len(blocks),
         saved=left,
         outputs=held,
         **{"gathered now": gathering.prefetch},
@@ -240,16 +284,18 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
                     "backward",
                     "replay",
                     base + earlier + held + made + behind + running + one.replay.peak_bytes + seed + gathering.backward,
+                    (one.replay, parts.blocks[place]),
+                    start,
                     saved=earlier,
                     outputs=held,
                     gradients=made,
                     **{"left by blocks": behind, "gathered now": gathering.backward},
                 )
-                running += sum(t.size_bytes for t in saved_storages(parts.blocks[place].tape))
+                running += blocks[place].saved
         for offset in range(len(members) - 1, -1, -1):
             one = members[offset]
             index = start + offset
-            own = sum(t.size_bytes for t in saved_storages(parts.blocks[index].tape))
+            own = one.saved
             running = max(0, running - own)
             first = earlier + (members[0].kept if group > 1 and offset else 0) + running
             common = base + first + held + made + behind + gathering.backward
@@ -259,6 +305,8 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
                     "backward",
                     f"replay of block {index}, {one.replay.peak_op}",
                     common + one.replay.peak_bytes + seed,
+                    (one.replay, parts.blocks[index]),
+                    start,
                     saved=first,
                     **kinds,
                 )
@@ -266,6 +314,8 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
                 "backward",
                 f"block {index}, {one.backward.peak_op}",
                 common + one.backward.peak_bytes,
+                (one.backward, parts.blocks[index]),
+                start,
                 saved=first,
                 **kinds,
             )
@@ -280,6 +330,7 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
         "backward",
         f"embedding, {embedding_back.peak_op}",
         base + held + made + behind + embedding_back.peak_bytes,
+        (embedding_back, parts.embedding),
         outputs=held,
         gradients=made,
     )

@@ -176,6 +176,23 @@ class Tape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """Something that is alive at a peak.
+
+    Attributes:
+        kind: "tensor", "saved", "gradient", "parameter gradient" or "temporary".
+        tensor: it, or what it is the gradient of; None for what an op makes for itself.
+        op: of parameter gradients and temporaries, whose.
+        size_bytes: its size.
+    """
+
+    kind: str
+    tensor: int | None
+    op: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
     """One run over a tape.
 
@@ -186,6 +203,7 @@ class Passage:
         end_bytes: alive after the last op: what is saved and the output, or the outgoing gradient and those of
             parameters.
         parts: what is alive at the peak, by kind, in bytes.
+        alive: the same, one by one.
     """
 
     start_bytes: int
@@ -193,6 +211,7 @@ class Passage:
     peak_op: str
     end_bytes: int
     parts: Mapping[str, int]
+    alive: tuple[Alive, ...] = ()
 
 
 class _Alive:
@@ -204,9 +223,13 @@ class _Alive:
         self.peak_bytes = 0
         self.peak_op = ""
         self.parts: dict[str, int] = {}
+        self.origins: dict[tuple[str, int], tuple[int | None, str]] = {}
+        self.at_peak: dict[tuple[str, int], int] = {}
+        self.temporary_at_peak = 0
 
-    def add(self, kind: str, key: int, size_bytes: int) -> None:
+    def add(self, kind: str, key: int, size_bytes: int, *, of: int | None = None, op: str = "") -> None:
         if (kind, key) not in self.sizes:
+            self.origins[kind, key] = (of, op)
             self.sizes[kind, key] = size_bytes
             self.now_bytes += size_bytes
 
@@ -221,6 +244,18 @@ class _Alive:
                 parts[kind] += size_bytes
             parts["temporary"] += temporary_bytes
             self.parts = dict(parts)
+            self.at_peak, self.temporary_at_peak = dict(self.sizes), temporary_bytes
+
+    def alive(self) -> tuple[Alive, ...]:
+        """What is alive at the peak, one by one."""
+        found = []
+        for (kind, key), size_bytes in self.at_peak.items():
+            of, op = self.origins[kind, key]
+            found.append(Alive(kind=kind, tensor=of, op=op, size_bytes=size_bytes))
+        if self.temporary_at_peak:
+            op = self.peak_op.removeprefix("backward of ")
+            found.append(Alive(kind="temporary", tensor=None, op=op, size_bytes=self.temporary_at_peak))
+        return tuple(found)
 
 
 def saved_storages(tape: Tape) -> tuple[Tensor, ...]:
@@ -248,13 +283,13 @@ def forward(tape: Tape, *, kept: Iterable[int] | None = None, output: Tensor, dr
         last[output.storage] = len(tape.ops)
     alive = _Alive()
     for t in tape.inputs:
-        alive.add("tensor", t, tape.tensors[t].size_bytes)
+        alive.add("tensor", t, tape.tensors[t].size_bytes, of=t)
     start_bytes = alive.now_bytes
     alive.mark("start")
     for place, op in enumerate(tape.ops):
         for t in op.writes:
             if tape.tensors[t].storage == t:
-                alive.add("tensor", t, tape.tensors[t].size_bytes)
+                alive.add("tensor", t, tape.tensors[t].size_bytes, of=t)
         alive.mark(op.name, op.forward_bytes)
         for t in {tape.tensors[t].storage for t in (*op.reads, *op.writes)}:
             if last[t] <= place and t not in keep:
@@ -267,6 +302,7 @@ def forward(tape: Tape, *, kept: Iterable[int] | None = None, output: Tensor, dr
         peak_op=alive.peak_op,
         end_bytes=alive.now_bytes,
         parts=alive.parts,
+        alive=alive.alive(),
     )
 
 
@@ -294,16 +330,16 @@ def backward(
     for op in tape.ops:
         readers.update({tape.tensors[t].storage for t in op.saves})
     for t in readers:
-        alive.add("saved", t, tape.tensors[t].size_bytes)
+        alive.add("saved", t, tape.tensors[t].size_bytes, of=t)
     alive.now_bytes += also_bytes
     grads: dict[int, int] = {}  # tensor -> gradient storage
     owners: Counter[int] = Counter()
     made = 0
 
-    def new_grad(size_bytes: int) -> int:
+    def new_grad(size_bytes: int, of: int) -> int:
         nonlocal made
         made += 1
-        alive.add("gradient", made, size_bytes)
+        alive.add("gradient", made, size_bytes, of=of)
         return made
 
     def release(storage: int) -> None:
@@ -311,7 +347,7 @@ def backward(
         if owners[storage] == 0:
             alive.drop("gradient", storage)
 
-    seed = new_grad(output.size_bytes if seed_bytes is None else seed_bytes)
+    seed = new_grad(output.size_bytes if seed_bytes is None else seed_bytes, output.index)
     grads[output.index] = seed
     owners[seed] = 1
     start_bytes = alive.now_bytes
@@ -333,17 +369,17 @@ def backward(
                 owners[source] += 1
                 results.append((t, source))
             else:
-                storage = new_grad(tape.tensors[t].size_bytes)
+                storage = new_grad(tape.tensors[t].size_bytes, t)
                 owners[storage] = 1
                 results.append((t, storage))
         if op.parameter_bytes:
-            alive.add("parameter gradient", place, op.parameter_bytes)
+            alive.add("parameter gradient", place, op.parameter_bytes, op=op.name)
         alive.mark(f"backward of {op.name}", op.backward_bytes)
         if op.parameter_bytes and not gradients_stay:
             alive.drop("parameter gradient", place)
         elif op.parameter_bytes and gradient_share != 1.0:
             alive.drop("parameter gradient", place)
-            alive.add("parameter gradient", place, round(op.parameter_bytes * gradient_share))
+            alive.add("parameter gradient", place, round(op.parameter_bytes * gradient_share), op=op.name)
         release(source)
         for t in {tape.tensors[t].storage for t in op.saves}:
             readers[t] -= 1
@@ -356,7 +392,7 @@ def backward(
             elif owners[before] == 1:
                 release(storage)  # added in place
             else:
-                total = new_grad(tape.tensors[t].size_bytes)
+                total = new_grad(tape.tensors[t].size_bytes, t)
                 owners[total] = 1
                 alive.mark(f"adding gradients of {tape.tensors[t].name}")
                 release(storage)
@@ -368,4 +404,5 @@ def backward(
         peak_op=alive.peak_op,
         end_bytes=alive.now_bytes,
         parts=alive.parts,
+        alive=alive.alive(),
     )

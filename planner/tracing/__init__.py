@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from planner.errors import TraceError
 from planner.graph import OpGraph
-from planner.spec import AttentionKernel, RunSpec
+from planner.spec import AttentionKernel, RunSpec, check_traceable
 from planner.tracing.build import (
     build_inputs,
     build_model,
@@ -75,8 +75,9 @@ def prepare_spec(spec: RunSpec, *, kernels: Kernels = Kernels.CUDA) -> Step:
     """The step that a spec describes, its module on the meta device.
 
     Raises:
-        SpecError: the model cannot be built from the spec.
+        SpecError: the model cannot be built from the spec, or a traced step cannot be the spec's.
     """
+    check_traceable(spec)
     built = build_model(spec)
     parameter_dtype, compute_dtype = str(spec.precision.parameters), str(spec.precision.compute)
     is_sharded = spec.parallel.fsdp > 1

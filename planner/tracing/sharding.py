@@ -17,7 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.costs.static import ParameterInfo, padded_elements
+from planner.costs.optimizers import padded_elements
+from planner.costs.static import ParameterInfo
 from planner.graph import (
     ALL_GATHER,
     GATHERED,

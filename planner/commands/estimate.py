@@ -1,0 +1,120 @@
+"""`planner estimate`: whether a run fits a device, without torch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from planner.commands.options import device_of, json_option
+from planner.commands.output import print_json
+from planner.errors import SpecError
+
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
+    from planner.estimation.run import Run
+    from planner.spec import RunSpec
+
+
+@click.command()
+@click.argument("spec")
+@click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
+@click.option("--explain", is_flag=True, help="Show the formula of every figure with its values, and its source.")
+@json_option
+def estimate(*, spec: str, device: str | None, explain: bool, as_json: bool) -> None:
+    """Say whether SPEC fits its device: memory by phase and part, in closed form, without torch.
+
+    SPEC is a spec file, or the name of a preset, which stands for one sequence of 2,048 tokens (or as many as the
+    model has positions) in bfloat16 autocast. Exit status 1 when the verdict is OOM.
+
+    \b
+    Examples:
+      planner estimate examples/llama-3-8b.yaml
+      planner estimate llama-3-8b --device h200
+      planner estimate model.yaml --explain
+      planner estimate model.yaml --json | jq .verdict
+    """
+    from planner.estimation.explain import explain as explain_estimate
+    from planner.estimation.from_spec import run_of
+    from planner.estimation.knobs import knobs
+    from planner.estimation.verdict import Verdict
+    from planner.estimation.verdict import estimate as estimate_run
+    from planner.reporting.estimate import EstimateSummary, estimate_document, estimate_text
+
+    run_spec, notes = _load(spec)
+    run = run_of(run_spec)
+    profile = device_of(run_spec, device)
+    found = estimate_run(run, profile)
+    summary = EstimateSummary(
+        model=run_spec.model.preset or run_spec.model.name,
+        device=profile.name,
+        stack=_stack(run),
+        estimate=found,
+        knobs=knobs(found, profile),
+        notes=(*notes, *_notes(run, profile)),
+        explained=explain_estimate(found) if explain else (),
+    )
+    if as_json:
+        print_json(estimate_document(summary))
+    else:
+        click.echo(estimate_text(summary))
+    if found.verdict is Verdict.OOM:
+        raise SystemExit(1)
+
+
+_PRESET_TOKENS = 2048
+
+
+def _load(name: str) -> "tuple[RunSpec, tuple[str, ...]]":
+    """The run of a file, or of a preset where there is no such file, and what was assumed for it."""
+    from planner.presets import load_preset, preset_names
+    from planner.spec import from_mapping, load
+    from planner.validation import did_you_mean
+
+    if Path(name).exists() or Path(name).suffix:
+        return load(name), ()
+    if name not in preset_names():
+        hint = did_you_mean(name, preset_names(), plural="known presets")
+        raise SpecError("no such file, and no such preset", path=name, hint=hint)
+    config = load_preset(name).config
+    length = min(_PRESET_TOKENS, config.get("n_positions") or config.get("max_position_embeddings") or _PRESET_TOKENS)
+    spec = from_mapping(
+        {
+            "model": {"preset": name},
+            "batch": {"micro_batch": 1, "sequence_length": length},
+            "precision": {"parameters": "float32", "compute": "bfloat16"},
+        },
+        path=name,
+    )
+    return spec, (f"the preset was taken as one sequence of {length:,} tokens in bfloat16 autocast, with AdamW",)
+
+
+def _stack(run: "Run") -> str:
+    from planner.estimation.blocks import AttentionKind, Loss
+
+    attention = "eager attention" if run.attention is AttentionKind.EAGER else "flash attention"
+    losses = {
+        Loss.FULL: "cross entropy on all logits in float32",
+        Loss.CHUNKED: "torchtune's chunked cross entropy",
+        Loss.FUSED: "a fused cross entropy on all logits in float32",
+        Loss.FUSED_LINEAR: "Liger's fused linear cross entropy",
+        Loss.SHIFTED: "cross entropy on a shifted copy of all logits",
+    }
+    return f"torch 2.13 and transformers 5.24 without torch.compile, with {attention} and {losses[run.loss]}"
+
+
+def _notes(run: "Run", profile: "DeviceProfile") -> tuple[str, ...]:
+    found = []
+    if run.quantization is not None:
+        found.append(
+            f"norms, embedding and output matrix are taken in {run.parameter_dtype}; peft's "
+            "prepare_model_for_kbit_training holds them in float32: then say precision.parameters: float32"
+        )
+    if profile.usable_memory_bytes is None:
+        found.append("what a process can have of the device is taken to be its memory as stated")
+    if run.optimizer.value.startswith("paged"):
+        found.append(
+            "the paged optimizer's state is outside of PyTorch's allocator, and leaves the device when it is full"
+        )
+    if run.offloads_optimizer:
+        found.append("the optimizer's step runs on the host, with its state and master weights there")
+    return tuple(found)

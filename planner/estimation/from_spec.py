@@ -1,0 +1,347 @@
+"""The `Run` of a model spec, or one located sentence that says why it has none."""
+
+from collections.abc import Iterator, Mapping
+
+from planner.architecture import (
+    Architecture,
+    Matrix,
+    Positions,
+    UnknownArchitectureError,
+    architecture_of,
+    block_parameters,
+    known_classes,
+)
+from planner.errors import SpecError
+from planner.estimation.blocks import Adapters, AttentionKind, Loss
+from planner.estimation.run import Degrees, Quantization, Run, Sharding, Step
+from planner.estimation.step import Checkpointing
+from planner.spec import (
+    MAX_SIZE,
+    AttentionKernel,
+    CheckpointingMode,
+    LoraSpec,
+    LossKernel,
+    ModelKind,
+    ParallelSpec,
+    RunSpec,
+    located_error,
+)
+from planner.validation import found
+from planner.yaml_source import KeyPath
+
+_TRACE = "`planner trace` reads any model, with torch"
+# Far beyond any model, and still quick to go through one by one.
+MAX_LAYERS = 10_000
+# Numbers of transformers configurations that may be 0, for none.
+_COUNT_KEYS = frozenset({"n_shared_experts", "first_k_dense_replace", "sliding_window", "sliding_window_pattern"})
+# Keys of transformers configurations that are sizes; None stands for a default that follows from the others.
+_SIZE_KEYS = frozenset(
+    {
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+        *("num_key_value_heads", "num_kv_heads", "head_dim", "max_position_embeddings", "n_positions", "n_embd"),
+        *("n_layer", "n_head", "n_inner", "ffn_dim", "ffn_hidden_size", "word_embed_proj_dim", "type_vocab_size"),
+        *("num_local_experts", "num_experts", "num_experts_per_tok", "n_routed_experts", "moe_intermediate_size"),
+        *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+        *_COUNT_KEYS,
+    }
+)
+# Of these, what may be absent and follows from others, or is left out.
+_OPTIONAL_KEYS = frozenset(
+    {
+        *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_hidden_size", "q_lora_rank"),
+        *("max_position_embeddings", "num_experts", "num_local_experts", *_COUNT_KEYS),
+    }
+)
+_PROBABILITY_KEYS = frozenset(
+    {
+        *("attention_dropout", "resid_pdrop", "attn_pdrop", "embd_pdrop", "dropout", "hidden_dropout"),
+        *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    }
+)
+_LAYER_KEYS = ("num_hidden_layers", "n_layer")
+# What modelling files call the layers that `planner.architecture` has by one name.
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "c_attn": ("qkv_proj",),
+    "query_key_value": ("qkv_proj",),
+    "c_proj": ("o_proj", "down_proj"),
+    "c_fc": ("up_proj",),
+    "dense": ("o_proj",),
+    "out_proj": ("o_proj",),
+    "dense_h_to_4h": ("up_proj",),
+    "dense_4h_to_h": ("down_proj",),
+    "fc1": ("up_proj",),
+    "fc2": ("down_proj",),
+}
+_FULLY_SHARDED = frozenset({Sharding.ZERO3, Sharding.FSDP1, Sharding.FSDP2})
+# The others leave the model's caller no logits. Source: torchtune, CEWithChunkedOutputLoss, whose recipes delete
+# them; Liger-Kernel, fused_linear_cross_entropy.
+_HAVE_LOGITS = frozenset({LossKernel.FULL, LossKernel.FUSED})
+
+
+def run_of(spec: RunSpec) -> Run:
+    """The run of a model spec.
+
+    Raises:
+        SpecError: its model is not known in closed form, its sizes or degrees contradict each other, or it asks for
+            something that is not counted yet; it points at the key.
+    """
+    architecture = _architecture(spec)
+    _check_sizes(spec, architecture)
+    _check_degrees(spec, architecture)
+    attention = AttentionKind.EAGER if spec.attention is AttentionKernel.EAGER else AttentionKind.FUSED
+    if architecture.attention_softcap:
+        attention = AttentionKind.EAGER  # no kernel of scaled_dot_product_attention caps scores
+    parallel, precision, optimizer = spec.parallel, spec.precision, spec.optimizer
+    assert spec.batch.sequence_length is not None
+    run = Run(
+        architecture=architecture,
+        micro_batch=spec.batch.micro_batch,
+        length=spec.batch.sequence_length,
+        parameter_dtype=precision.parameters,
+        compute_dtype=precision.compute,
+        autocast=parallel.fsdp == 1,
+        master_dtype=optimizer.master_weights,
+        optimizer=optimizer.name,
+        momentum=optimizer.momentum,
+        step=Step(optimizer.implementation.value),
+        state_dtype=optimizer.state_dtype,
+        in_backward=optimizer.in_backward,
+        accumulates=spec.gradient_accumulation > 1,
+        checkpointing=Checkpointing(spec.checkpointing.mode.value),
+        group=min(spec.checkpointing.every, architecture.layers),
+        attention=attention,
+        loss=Loss(spec.loss_kernel.value),
+        logits_stay=spec.loss_kernel in _HAVE_LOGITS,
+        adapters=None if spec.lora is None else _adapters(spec, spec.lora, architecture),
+        quantization=_quantization(spec.lora),
+        sharding=_sharding(parallel),
+        degrees=_degrees(parallel),
+        micro_batches=parallel.micro_batches or max(parallel.pp, spec.gradient_accumulation),
+        offloads_inputs=spec.offload.activations,
+        offloads_optimizer=spec.offload.optimizer,
+        offloads_parameters=spec.offload.parameters,
+    )
+    _check_counted(spec, run)
+    return run
+
+
+# -- the model
+
+
+def _architecture(spec: RunSpec) -> Architecture:
+    if spec.inputs:
+        message = "only models that read tokens are known in closed form"
+        raise located_error(spec, message, ("inputs",), hint=f"give batch.sequence_length instead; or {_TRACE}")
+    if spec.model.kind is ModelKind.FACTORY:
+        message = "what a function builds is not known in closed form"
+        raise located_error(spec, message, ("model", "factory"), hint=_TRACE)
+    where: KeyPath = ("model", "preset" if spec.model.preset else "transformers")
+    _check_config(spec)
+    try:
+        architecture = architecture_of(spec.model.name, spec.model.config)
+    except UnknownArchitectureError:
+        known = known_classes()
+        some = ", ".join(
+            [name for name in ("LlamaForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel") if name in known]
+        )
+        message = f"{spec.model.name} is not an architecture that is known in closed form"
+        raise located_error(spec, message, where, hint=f"{len(known)} are, such as {some}; {_TRACE}") from None
+    if spec.batch.sequence_length is None:
+        raise located_error(spec, "'sequence_length' is missing", ("batch",), hint="the model reads tokens")
+    return architecture
+
+
+def _check_config(spec: RunSpec) -> None:
+    """Sizes of the configuration are sizes; transformers would find out when it builds the model."""
+    for key, value in spec.model.config.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        least = 0 if key in _COUNT_KEYS else 1
+        if value is None and (key in _OPTIONAL_KEYS or key not in _SIZE_KEYS):
+            continue
+        if key in _SIZE_KEYS and not (isinstance(value, int) and is_number and least <= value <= MAX_SIZE):
+            message = f"expected a whole number from {least} to {MAX_SIZE:,}, found {found(value)}"
+            raise _config_error(spec, message, key)
+        if key in _LAYER_KEYS and value > MAX_LAYERS:
+            raise _config_error(spec, f"expected at most {MAX_LAYERS:,} layers, found {value:,}", key)
+        if key in _PROBABILITY_KEYS and not (is_number and 0 <= value <= 1):
+            raise _config_error(spec, f"expected a number from 0 to 1, found {found(value)}", key)
+
+
+def _config_error(spec: RunSpec, message: str, *keys: str) -> SpecError:
+    """An error at the first of the configuration's keys that the spec has, or at the model."""
+    given = next((key for key in keys if ("model", "config", key) in spec.lines), keys[0])
+    return located_error(spec, message, ("model", "config", given), hint="correct the model's configuration")
+
+
+def _check_sizes(spec: RunSpec, a: Architecture) -> None:
+    if a.latent is None and a.head_width == 0:
+        raise _config_error(
+            spec, f"{a.heads} heads are more than the width of {a.hidden}", "num_attention_heads", "n_head"
+        )
+    if a.heads % a.kv_heads:
+        raise _config_error(spec, f"{a.kv_heads} key heads do not divide the {a.heads} heads", "num_key_value_heads")
+    has_own_width = spec.model.config.get("head_dim") is not None or a.latent is not None
+    if a.hidden % a.heads and not has_own_width and a.q_width != a.hidden and a.family in _DIVIDE_WIDTH:
+        raise _config_error(
+            spec, f"{a.heads} heads do not divide the width of {a.hidden}", "num_attention_heads", "n_head"
+        )
+    if a.experts is not None and a.experts.chosen > a.experts.count:
+        message = f"a token cannot have {a.experts.chosen} of {a.experts.count} experts"
+        raise _config_error(spec, message, "num_experts_per_tok")
+    length = spec.batch.sequence_length
+    if a.positions is Positions.LEARNED and length is not None and length > a.max_positions:
+        message = f"the model has {a.max_positions:,} positions, found {length:,}"
+        hint = "use shorter sequences, or more positions in model.config"
+        raise located_error(spec, message, ("batch", "sequence_length"), hint=hint)
+
+
+# Families whose modelling files refuse, or reshape wrongly, a width that heads do not divide.
+_DIVIDE_WIDTH = frozenset(
+    {"gpt2", "gpt_bigcode", "gpt_neox", "opt", "bert", "falcon", "llama", "mistral", "qwen2", "phi"}
+)
+
+
+# -- the degrees
+
+
+def _check_degrees(spec: RunSpec, a: Architecture) -> None:
+    for key, is_wrong, message, hint in _contradictions(spec, a):
+        if is_wrong:
+            raise located_error(spec, message, ("parallel", key), hint=hint)
+
+
+def _contradictions(spec: RunSpec, a: Architecture) -> Iterator[tuple[str, bool, str, str]]:
+    """The key, whether it contradicts the model, the message and the way out."""
+    p = spec.parallel
+    yield "tp", a.heads % p.tp > 0, f"{p.tp} ranks cannot share {a.heads} heads", "use a divisor of the heads"
+    yield (
+        "tp",
+        a.latent is None and a.kv_heads % p.tp > 0 and p.tp % a.kv_heads > 0,
+        f"{p.tp} ranks can neither share nor repeat {a.kv_heads} key heads",
+        "use a divisor or a multiple of the key heads",
+    )
+    yield "tp", a.ffn % p.tp > 0, f"{p.tp} ranks cannot share a width of {a.ffn:,}", "use a divisor of the ffn width"
+    yield (
+        "pp",
+        a.layers % (p.pp * p.virtual_pp) > 0,
+        f"{p.pp} stages of {p.virtual_pp} chunks cannot share {a.layers} layers",
+        "pp × virtual_pp must divide them",
+    )
+    count = a.experts.count if a.experts is not None else 0
+    yield "ep", p.ep > 1 and not count, "the model has no experts to share", "leave it out"
+    yield "ep", count % p.ep > 0, f"{p.ep} ranks cannot share {count} experts", "use a divisor of the experts"
+    length = spec.batch.sequence_length or 1
+    parts = p.cp * (p.tp if p.sp else 1)
+    yield (
+        "cp" if p.cp > 1 else "sp",
+        length % parts > 0,
+        f"{parts} ranks cannot share sequences of {length:,} tokens",
+        "use a divisor of batch.sequence_length",
+    )
+
+
+def _sharding(p: ParallelSpec) -> Sharding:
+    if p.fsdp > 1:
+        return Sharding.FSDP2
+    if p.zero:
+        return (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)[p.zero - 1]
+    return Sharding.DDP if p.ddp > 1 else Sharding.NONE
+
+
+def _degrees(p: ParallelSpec) -> Degrees:
+    return Degrees(
+        data=max(p.fsdp, p.ddp),
+        tensor=p.tp,
+        sequence=p.sp,
+        context=p.cp,
+        pipeline=p.pp,
+        virtual=p.virtual_pp,
+        expert=p.ep,
+    )
+
+
+# -- adapters
+
+
+def _adapters(spec: RunSpec, lora: LoraSpec, a: Architecture) -> Adapters:
+    linear = _linear_names(a)
+    targets: list[str] = []
+    for place, name in enumerate(lora.targets):
+        meant = [real for real in _ALIASES.get(name, (name,)) if real in linear]
+        if not meant:
+            hint = f"known ones: {', '.join(linear)}"
+            raise located_error(spec, f"{a.family} has no linear layer {name!r}", ("lora", "targets", place), hint=hint)
+        targets += meant
+    return Adapters(
+        rank=lora.rank,
+        targets=tuple(dict.fromkeys(targets)) or linear,
+        dtype=lora.dtype,
+        dropout=lora.dropout > 0,
+    )
+
+
+def _linear_names(a: Architecture) -> tuple[str, ...]:
+    def is_target(m: Matrix) -> bool:
+        return m.is_linear and not m.is_expert and m.name != "router"
+
+    layers = {0, a.layers - 1}
+    return tuple(dict.fromkeys(m.name for layer in layers for m in block_parameters(a, layer) if is_target(m)))
+
+
+def _quantization(lora: LoraSpec | None) -> Quantization | None:
+    return None if lora is None or lora.quantization is None else Quantization(lora.quantization.value)
+
+
+# -- what the figures do not cover
+
+
+def _check_counted(spec: RunSpec, run: Run) -> None:
+    """Refuses what the figures would leave out. An estimate that forgets something may say that a run fits."""
+    offload, is_sharded = spec.offload, run.sharding in _FULLY_SHARDED
+    checks: tuple[tuple[KeyPath, bool, str, str], ...] = (
+        (
+            ("offload", "activations"),
+            offload.activations and run.checkpointing is Checkpointing.NONE,
+            "only the inputs of checkpoints are offloaded",
+            "add checkpointing: block; `planner solve` offloads single tensors",
+        ),
+        (("offload", "parameters"), offload.parameters, "offloaded parameters are not counted yet", "leave it out"),
+        (
+            ("lora", "quantization"),
+            run.quantization is not None and is_sharded and run.sharding is Sharding.ZERO3,
+            "quantized weights under ZeRO 3 are not counted",
+            "use parallel.fsdp, or no quantization",
+        ),
+        (
+            ("checkpointing",),
+            spec.checkpointing.mode is CheckpointingMode.BLOCK and spec.checkpointing.every > run.architecture.layers,
+            f"expected at most {run.architecture.layers}, the layers of the model",
+            "checkpoint fewer blocks together",
+        ),
+        (
+            ("optimizer", "in_backward"),
+            run.in_backward and run.accumulates,
+            "gradients that are accumulated cannot be freed in backward",
+            "leave it out, or gradient_accumulation",
+        ),
+        *_uncounted(run),
+    )
+    for key_path, is_asked, message, hint in checks:
+        if is_asked:
+            raise located_error(spec, message, key_path, hint=hint)
+
+
+def _uncounted(run: Run) -> Iterator[tuple[KeyPath, bool, str, str]]:
+    """What a `Run` can say and `planner.estimation` does not count yet; an entry goes when it does."""
+    degrees = run.degrees
+    for key, degree in (
+        ("tp", degrees.tensor),
+        ("cp", degrees.context),
+        ("pp", degrees.pipeline),
+        ("ep", degrees.expert),
+    ):
+        yield ("parallel", key), degree > 1, "a degree above 1 is not counted yet", "leave it out"
+    is_zero = run.sharding in (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3)
+    yield ("parallel", "zero"), is_zero, "DeepSpeed's buckets are not counted yet", "use parallel.fsdp"
+    has_more = run.architecture.experts is not None or run.architecture.latent is not None
+    yield ("model",), has_more, "experts and latent attention are not counted yet", _TRACE
