@@ -17,6 +17,9 @@ from planner.estimation.tape import Size, Tape, Tensor, size
 from planner.units import DTYPE_BYTES
 
 _FP32 = "float32"
+# Families whose eager softmax keeps the scores' dtype; the others name float32, and autocast computes it in float32.
+# Source: `softmax(` in the modelling files of transformers 5.24.
+_SOFTMAX_AS_IT_COMES = frozenset({"gpt2", "bert", "falcon"})
 
 
 class Kernels(StrEnum):
@@ -379,9 +382,9 @@ class Writer:
         )
 
     def _attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-        """Scores in memory, softmax in float32.
+        """Scores in memory, softmax in float32 where the model or autocast asks for it.
 
-        Source: transformers, `eager_attention_forward` of modeling_llama.py.
+        Source: transformers, `eager_attention_forward` of modeling_llama.py and modeling_gpt2.py.
         """
         c, tape = self.c, self.tape
         if self.a.kv_heads != self.a.heads and not c.expands_kv:
@@ -394,9 +397,10 @@ class Writer:
             scaled = self.point("attention softcap", scaled, saves_output=True)
             scaled = self.point("attention softcap scaled", scaled)
         masked = tape.op("attention masked", [scaled], scores_size, q.dtype, passes_grad=True)
+        dtype = q.dtype if self.a.family in _SOFTMAX_AS_IT_COMES and not c.is_autocast else _FP32
         # Only float16 has a kernel that reads half precision and writes float32.
-        wide = masked if q.dtype == "float16" else self.cast(masked, _FP32)
-        softmax = tape.op("attention softmax", [wide], scores_size, _FP32, saves_output=True)
+        wide = masked if q.dtype == "float16" else self.cast(masked, dtype)
+        softmax = tape.op("attention softmax", [wide], scores_size, dtype, saves_output=True)
         weights = self.cast(softmax, q.dtype, "attention weights")
         weights = self.dropout(weights, "attention dropout", self.a.attention_dropout)
         out = tape.op("attention output", [weights, v], q.size, q.dtype, saves=[weights, v])

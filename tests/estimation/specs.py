@@ -1,4 +1,4 @@
-"""Ten dense transformers of different make, small enough to trace in a second or two each."""
+"""Twelve dense transformers of different make, small enough to trace in a second or two each."""
 
 from typing import Any
 
@@ -34,6 +34,7 @@ DENSE: dict[str, Mapping] = {
     "qwen2 tied": _spec("Qwen2ForCausalLM", {**_LLAMA, "tie_word_embeddings": True}, 2, 1024),
     "qwen3": _spec("Qwen3ForCausalLM", {**_LLAMA, "head_dim": 128}, 2, 1024),
     "gpt2 under autocast": _spec("GPT2LMHeadModel", _GPT2, 4, 512, **_AUTOCAST),
+    "gpt2 with eager attention": _spec("GPT2LMHeadModel", _GPT2, 1, 1024, attention="eager"),
     "gpt-neox": _spec(
         "GPTNeoXForCausalLM",
         {k: v for k, v in _LLAMA.items() if k != "num_key_value_heads"} | {"intermediate_size": 4096},
