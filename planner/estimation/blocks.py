@@ -62,6 +62,8 @@ class Adapters:
         dtype: they are held in.
         dropout: before them.
         fused: one kernel with the base layer, which keeps the input alone.
+        parts: of a matrix that serves q, k and v, which of them have adapters; they share one matrix of as many ranks,
+            and the result is padded with zeros. Empty where each linear layer has its own.
     """
 
     rank: int
@@ -69,6 +71,17 @@ class Adapters:
     dtype: str
     dropout: bool = False
     fused: bool = False
+    parts: tuple[str, ...] = ()
+
+    def ranks_of(self, name: str) -> int:
+        """Rows of the first of the two matrices beside a linear layer."""
+        return self.rank * (len(self.parts) if name == "qkv_proj" and self.parts else 1)
+
+    def width_of(self, a: Architecture, name: str, width: int) -> int:
+        """Outputs of the second, where the layer has so many."""
+        if name != "qkv_proj" or not self.parts:
+            return width
+        return sum(a.q_width if part == "q" else a.kv_width for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +106,10 @@ class Computation:
         trains_base: the model's own weights are trained.
         adapters: LoRA, or None.
         dequantized_dtype: weights are held quantized, and made into this for each use; None if they are not.
+        quantizes_head: the output matrix is, too.
+        quantized_saves_input: products with quantized weights keep their input though nothing reads it, as those of
+            bitsandbytes 0.41 and 0.42 do (autograd/_functions.py, `MatMul4Bit`).
+        quantized_from: the dtype they were quantized from, which they are made whole in before they are cast.
         tensor_parallel: ranks that share each matrix.
         sequence_parallel: norms and residuals are shared, too.
         dropout: the model's dropouts are on.
@@ -117,6 +134,9 @@ class Computation:
     trains_base: bool = True
     adapters: Adapters | None = None
     dequantized_dtype: str | None = None
+    quantizes_head: bool = False
+    quantized_saves_input: bool = False
+    quantized_from: str | None = None
     tensor_parallel: int = 1
     sequence_parallel: bool = False
     dropout: bool = True
@@ -126,17 +146,24 @@ class Computation:
         return self.batch * self.length
 
     @property
+    def dequantized_bytes(self) -> float:
+        """Of an element of a weight that is made whole."""
+        found = {self.dequantized_dtype, self.quantized_from} - {None}
+        return sum(DTYPE_BYTES[dtype] for dtype in found if dtype is not None)
+
+    @property
     def is_autocast(self) -> bool:
         return self.parameter_dtype != self.compute_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A stretch of the model as a tape, with what goes in and what comes out."""
+    """A stretch of the model as a tape, with what goes in and what comes out; `output` is what the model returns."""
 
     tape: Tape
     entry: Tensor | None
     exit: Tensor
+    output: Tensor | None = None
 
 
 def _wider(*dtypes: str) -> str:
@@ -202,8 +229,10 @@ class Writer:
         seen = self.cast(x, c.compute_dtype, f"{x.name} for {name}") if c.is_autocast else x
         forward_bytes = backward_bytes = 0
         saves: list[Tensor] = []
-        if c.dequantized_dtype is not None:
-            forward_bytes = backward_bytes = round(weight * DTYPE_BYTES[c.dequantized_dtype])
+        if c.dequantized_dtype is not None and (name != "lm_head" or c.quantizes_head):
+            if c.quantized_saves_input:
+                saves.append(seen)
+            forward_bytes = backward_bytes = round(weight * c.dequantized_bytes)
         elif c.is_autocast:
             width = size(weight=weight)
             # The cast weight is kept: backward needs it for the gradient of the input.
@@ -234,10 +263,11 @@ class Writer:
         Source: peft, tuners/lora/layer.py, `Linear.forward`; bitsandbytes' variant casts the result back alike.
         """
         c, tape = self.c, self.tape
-        rank = size(tokens=c.tokens, rank=lora.rank)
+        ranks = lora.ranks_of(name)
+        rank = size(tokens=c.tokens, rank=ranks)
         element_bytes = DTYPE_BYTES[lora.dtype]
-        inputs, outputs = x.size.factors[-1][1], out.size.factors[-1][1]
-        a_bytes, b_bytes = round(inputs * lora.rank * element_bytes), round(outputs * lora.rank * element_bytes)
+        inputs, outputs = x.size.factors[-1][1], lora.width_of(self.a, name, out.size.factors[-1][1])
+        a_bytes, b_bytes = round(inputs * ranks * element_bytes), round(outputs * lora.rank * element_bytes)
         if lora.fused:
             down = tape.op(
                 f"{name}.lora", [x], rank, out.dtype, saves=[x], needs_grad=True, parameter_bytes=a_bytes + b_bytes
@@ -247,11 +277,15 @@ class Writer:
         dtype = c.compute_dtype if is_cast else lora.dtype
         seen = self.cast(x, lora.dtype, f"{x.name} for {name}.lora")
         if lora.dropout:
-            seen = self.dropout(seen, f"{name}.lora dropout")
+            seen = self.dropout(seen, f"{name}.lora dropout", 1.0)  # any but 0: the mask is as large
         if seen.dtype != dtype:
             seen = self.cast(seen, dtype, f"{x.name} cast for {name}.lora")
         down = tape.op(f"{name}.lora_A", [seen], rank, dtype, saves=[seen], needs_grad=True, parameter_bytes=a_bytes)
-        up = tape.op(f"{name}.lora_B", [down], out.size, dtype, saves=[down], needs_grad=True, parameter_bytes=b_bytes)
+        made = out.size if outputs == out.size.factors[-1][1] else size(tokens=c.tokens, lora_width=outputs)
+        up = tape.op(f"{name}.lora_B", [down], made, dtype, saves=[down], needs_grad=True, parameter_bytes=b_bytes)
+        if made != out.size:
+            # Source: derivatives.yaml, `index_copy`: the source is saved for its shape.
+            up = tape.op(f"{name}.lora padded", [up], out.size, dtype, saves=[up])
         scaled = self.point(f"{name}.lora scaled", up)
         total = tape.op(f"{name} with lora", [out, scaled], out.size, _wider(out.dtype, scaled.dtype), passes_grad=True)
         return self.cast(total, out.dtype)
@@ -590,6 +624,8 @@ def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:
         loss = tape.op("fused linear cross entropy", [hidden], scalar, _FP32, extra=grads, forward_bytes=chunk)
         return Section(tape=tape, entry=x, exit=loss)
     logits = w.linear(hidden, "lm_head", size(tokens=c.tokens, vocab=vocab), weight=a.hidden * vocab, bias=a.head_bias)
+    if c.upcasts_in_model:
+        logits = w.cast(logits, c.loss_dtype, f"logits in {c.loss_dtype}")
     chunk = round(part.elements * DTYPE_BYTES[c.loss_dtype])
     log_softmax = tape.op(
         "log_softmax of all chunks",
@@ -599,9 +635,10 @@ def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:
         saves_output=True,
         forward_bytes=chunk,
         backward_bytes=chunk,
+        is_piecewise=True,
     )
-    # Its gradient exists a chunk at a time.
     small = tape.op("nll_loss", [], scalar, _FP32, saves=[log_softmax], needs_grad=True)
     del small
     loss = tape.op("loss", [log_softmax], scalar, _FP32, passes_grad=True)
-    return Section(tape=tape, entry=x, exit=loss)
+    tape.hold(logits)
+    return Section(tape=tape, entry=x, exit=loss, output=logits)

@@ -39,6 +39,7 @@ class Static:
     parameters: int
     master: int
     gradients: int
+    reduced_gradients: int
     optimizer: int
     step_transient: int
     buckets: int
@@ -69,6 +70,9 @@ def computation_of(run: Run) -> Computation:
         trains_base=run.adapters is None,
         adapters=run.adapters,
         dequantized_dtype=run.compute_dtype if run.quantization is not None else None,
+        quantizes_head=run.quantizes_head,
+        quantized_saves_input=run.quantized_saves_input,
+        quantized_from=run.quantized_from,
         tensor_parallel=shared.tensor,
         sequence_parallel=shared.sequence,
         dropout=run.dropout,
@@ -104,7 +108,8 @@ def _held(run: Run, matrices: Sequence[Matrix]) -> list[_Held]:
     width, compute = DTYPE_BYTES[run.parameter_dtype], DTYPE_BYTES[run.compute_dtype]
     found: list[_Held] = []
     for m in matrices:
-        is_quantized = run.quantization is not None and m.is_linear and m.name not in _NEVER_QUANTIZED
+        is_kept = m.name in _NEVER_QUANTIZED and not (m.name == "lm_head" and run.quantizes_head)
+        is_quantized = run.quantization is not None and m.is_linear and not is_kept
         element = QUANTIZED_BYTES[run.quantization] if is_quantized and run.quantization is not None else width
         found.append(
             _Held(
@@ -115,8 +120,9 @@ def _held(run: Run, matrices: Sequence[Matrix]) -> list[_Held]:
             )
         )
         if run.adapters is not None and m.name in run.adapters.targets:
-            rank, lora = run.adapters.rank, DTYPE_BYTES[run.adapters.dtype]
-            for name, shape in (("lora_A", (rank, m.shape[1])), ("lora_B", (m.shape[0], rank))):
+            ranks, rank, lora = run.adapters.ranks_of(m.name), run.adapters.rank, DTYPE_BYTES[run.adapters.dtype]
+            outputs = run.adapters.width_of(run.architecture, m.name, m.shape[0])
+            for name, shape in (("lora_A", (ranks, m.shape[1])), ("lora_B", (outputs, rank))):
                 adapter = Matrix(name=f"{m.name}.{name}", shape=shape, copies=m.copies)
                 found.append(
                     _Held(matrix=adapter, dtype_bytes=lora, is_trained=True, gathered_bytes=min(lora, compute))
@@ -167,7 +173,8 @@ def static_of(run: Run) -> Static:
     trained = [one for one in everything if one.is_trained]
     shards = run.degrees.data
     of_parameters = shards if run.sharding in _FULLY_SHARDED else 1
-    of_gradients = shards if run.sharding in _SHARDS_GRADIENTS else 1
+    of_reduced = shards if run.sharding in _SHARDS_GRADIENTS else 1
+    of_gradients = 1 if run.defers_reduction else of_reduced
     of_optimizer = shards if run.sharding in _SHARDS_OPTIMIZER else 1
 
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
@@ -184,6 +191,7 @@ def static_of(run: Run) -> Static:
         transient += state_elements * updated * cost.transients
         largest = max(largest, state_elements // one.matrix.copies * updated * cost.transients)
         masters += state_elements * master
+    for one in _with_gradients(run, (root, *blocks)):
         gradients += _elements(one, of_gradients) * _gradient_bytes(run, one)
     if run.step is Step.FUSED:
         transient = 0.0
@@ -195,6 +203,7 @@ def static_of(run: Run) -> Static:
         parameters=round(sum(_elements(one, of_parameters) * one.dtype_bytes for one in everything)),
         master=0 if run.offloads_optimizer else round(masters),
         gradients=0 if run.in_backward else round(gradients),
+        reduced_gradients=0 if run.in_backward else round(gradients * of_gradients / of_reduced),
         optimizer=0 if run.offloads_optimizer else round(states),
         step_transient=0 if run.offloads_optimizer else round(transient),
         buckets=round(gradients) if run.sharding is Sharding.DDP else 0,
@@ -235,6 +244,15 @@ def _muon_bytes(trained: Sequence[_Held]) -> int:
     )
 
 
+def _with_gradients(run: Run, units: Sequence[Sequence[_Held]]) -> list[_Held]:
+    """What gradients are made of: what is trained, or with flat parameters all of each unit where anything is."""
+    found: list[_Held] = []
+    for unit in units:
+        trained = [one for one in unit if one.is_trained]
+        found += unit if trained and run.flat_gradients else trained
+    return found
+
+
 def _gradient_bytes(run: Run, one: _Held) -> float:
     return DTYPE_BYTES[run.gradient_dtype] if run.gradient_dtype is not None else one.dtype_bytes
 
@@ -264,7 +282,9 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
         forward=2 * largest if is_new else largest,
         backward=3 * largest if is_new else 2 * largest,
         prefetch=largest,
-        gradient_share=share / shards,
+        gradient_share=share if run.defers_reduction else share / shards,
+        flat_gradient=largest if run.flat_gradients else 0,
+        flat_root_gradient=size_of(root) if run.flat_gradients and any(one.is_trained for one in root) else 0,
     )
 
 
@@ -279,8 +299,10 @@ def step_parts(run: Run) -> StepParts:
     static = static_of(run)
     first, blocks, last = sections_of(run)
     vocab = run.architecture.vocab // run.degrees.tensor
-    logits = round(run.micro_batch * run.length * vocab * DTYPE_BYTES[run.compute_dtype])
-    is_frozen_fsdp1 = run.sharding is Sharding.FSDP1 and run.degrees.data > 1 and run.adapters is not None
+    output_dtype = run.loss_dtype if run.upcasts_in_model else run.compute_dtype
+    logits = round(run.micro_batch * run.length * vocab * DTYPE_BYTES[output_dtype])
+    is_fsdp1 = run.sharding is Sharding.FSDP1 and run.degrees.data > 1
+    is_frozen_fsdp1 = is_fsdp1 and run.adapters is not None and not run.flat_gradients
     return StepParts(
         embedding=first,
         blocks=blocks,
@@ -293,6 +315,7 @@ def step_parts(run: Run) -> StepParts:
         gradients_present=run.accumulates or run.gradients_persist or run.in_backward,
         gathering=static.gathering,
         outputs_bytes=logits if run.logits_stay else 0,
+        lingering_bytes=logits + _kept_by_products(run, blocks) if run.outputs_linger else 0,
         inputs_bytes=static.constants,
         offloads_inputs=run.offloads_inputs,
         keeps_random=run.keeps_random,
@@ -303,12 +326,29 @@ def step_parts(run: Run) -> StepParts:
     )
 
 
+def _kept_by_products(run: Run, blocks: Sequence[Section]) -> int:
+    """What products with quantized weights keep for as long as their graph lives; autograd frees it after backward.
+
+    Source: bitsandbytes 0.42, autograd/_functions.py: `ctx.tensors`, an attribute rather than a saved tensor.
+    """
+    if not run.quantized_saves_input or run.checkpointing is not Checkpointing.NONE:
+        return 0  # the graph of a checkpoint goes with its backward
+    found = 0
+    for section in blocks:
+        tape = section.tape
+        inputs = {tape.tensors[op.reads[0]].storage for op in tape.ops if op.saves and op.name.endswith("_proj")}
+        found += sum(tape.tensors[t].size_bytes for t in inputs)
+    return found
+
+
 def step_moments(run: Run) -> tuple[Moment, ...]:
     """The fullest moments of the step's phases, the optimizer's step included."""
     static = static_of(run)
-    optimizer = static.parameters + static.master + static.gradients + static.optimizer + static.buckets
+    parts = step_parts(run)
+    optimizer = static.parameters + static.master + static.reduced_gradients + static.optimizer + static.buckets
+    optimizer += parts.lingering_bytes
     return (
-        *moments(step_parts(run)),
+        *moments(parts),
         Moment(
             phase="optimizer step",
             where="optimizer step",

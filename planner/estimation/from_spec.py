@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from planner.architecture import (
     Architecture,
+    ConfigError,
     Matrix,
     Positions,
     UnknownArchitectureError,
@@ -146,6 +147,8 @@ def _architecture(spec: RunSpec) -> Architecture:
         )
         message = f"{spec.model.name} is not an architecture that is known in closed form"
         raise located_error(spec, message, where, hint=f"{len(known)} are, such as {some}; {_TRACE}") from None
+    except ConfigError as error:
+        raise _config_error(spec, str(error), *((error.key,) if error.key else _HEAD_KEYS)) from None
     if spec.batch.sequence_length is None:
         raise located_error(spec, "'sequence_length' is missing", ("batch",), hint="the model reads tokens")
     return architecture
@@ -167,6 +170,10 @@ def _check_config(spec: RunSpec) -> None:
             raise _config_error(spec, f"expected a number from 0 to 1, found {found(value)}", key)
 
 
+# What an error about the heads is about: the keys that a configuration may have given them with.
+_HEAD_KEYS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads", "n_head")
+
+
 def _config_error(spec: RunSpec, message: str, *keys: str) -> SpecError:
     """An error at the first of the configuration's keys that the spec has, or at the model."""
     given = next((key for key in keys if ("model", "config", key) in spec.lines), keys[0])
@@ -174,12 +181,6 @@ def _config_error(spec: RunSpec, message: str, *keys: str) -> SpecError:
 
 
 def _check_sizes(spec: RunSpec, a: Architecture) -> None:
-    if a.latent is None and a.head_width == 0:
-        raise _config_error(
-            spec, f"{a.heads} heads are more than the width of {a.hidden}", "num_attention_heads", "n_head"
-        )
-    if a.heads % a.kv_heads:
-        raise _config_error(spec, f"{a.kv_heads} key heads do not divide the {a.heads} heads", "num_key_value_heads")
     has_own_width = spec.model.config.get("head_dim") is not None or a.latent is not None
     if a.hidden % a.heads and not has_own_width and a.q_width != a.hidden and a.family in _DIVIDE_WIDTH:
         raise _config_error(

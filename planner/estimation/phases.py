@@ -168,6 +168,7 @@ class _Fixed:
         self.master = _per_element(Part.MASTER, f"in {run.master_dtype}", static.master, updated)
         self.optimizer = _per_element(Part.OPTIMIZER, f"of {name}", static.optimizer, state * (cost.states or 1))
         self.gradients = _per_element(Part.GRADIENTS, "of all that is trained", static.gradients, gradient)
+        self.reduced = _per_element(Part.GRADIENTS, "of all that is trained", static.reduced_gradients, gradient)
         self.buckets = _per_element(Part.BUCKETS, "as large as all gradients", static.buckets, gradient)
         self.step = _per_element(
             Part.STEP, f"of {name}, {run.step}", static.step_transient, updated * (cost.transients or 1)
@@ -292,7 +293,8 @@ def phases_of(run: Run) -> tuple[PhasePeak, ...]:
         found.append(PhasePeak(phase=Phase(moment.phase), where=moment.where, entries=entries))
     if run.sharding is not Sharding.NONE:
         found.append(_reduction(run, fixed, parts.gathering))
-    step = (*fixed.resident, *fixed.gradients, *fixed.step)
+    outputs = entry_of(Part.LOGITS, "the last outputs, and what their graph keeps", parts.lingering_bytes)
+    step = (*fixed.resident, *fixed.reduced, *fixed.step, *([outputs] if parts.lingering_bytes else []))
     found.append(PhasePeak(phase=Phase.FIRST_STEP, where="states are made", entries=step))
     found.append(PhasePeak(phase=Phase.STEP, where="all parameters", entries=step))
     found.append(_evaluation(run, parts, fixed))

@@ -99,6 +99,12 @@ class Run:
         adapters: LoRA; the base is frozen then.
         adapter_autocast: see `Computation`.
         quantization: of the frozen base, or None.
+        quantizes_head, quantized_saves_input, quantized_from: see `Computation`.
+        outputs_linger: a name holds the last step's outputs until the next forward has made its own, and with their
+            graph what products with quantized weights kept outside of autograd.
+        flat_gradients: one flat parameter of each FSDP unit holds what is trained and what is frozen, and backward
+            makes its gradient whole.
+        defers_reduction: gradients of all but the last micro-batch of a step are kept whole on every rank.
         sharding, degrees: parallelism.
         micro_batches: in a pipeline's step.
         offloads_inputs: checkpointed inputs wait in the host's memory.
@@ -140,6 +146,12 @@ class Run:
     adapter_autocast: bool = False
     adapters: Adapters | None = None
     quantization: Quantization | None = None
+    quantizes_head: bool = False
+    quantized_saves_input: bool = False
+    quantized_from: str | None = None
+    outputs_linger: bool = False
+    flat_gradients: bool = False
+    defers_reduction: bool = False
     sharding: Sharding = Sharding.NONE
     degrees: Degrees = field(default_factory=Degrees)
     micro_batches: int = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from planner.estimation.blocks import Section
-from planner.estimation.tape import Passage, Tape, Tensor, backward, forward, saved_storages
+from planner.estimation.tape import Alive, Passage, Tape, Tensor, backward, forward, saved_storages
 
 
 class Checkpointing(StrEnum):
@@ -31,6 +31,9 @@ class Gathering:
         backward: while a block's backward runs, its own gradients apart.
         prefetch: from the start of backward, before the first block's: the parameters it will need.
         gradient_share: of each gradient, what stays once its block is done.
+        flat_gradient: the gradient of the flat parameter a block's parameters are views of; its backward joins theirs
+            into it at its end, zeros for those that are frozen. Source: derivatives.yaml, `split`.
+        flat_root_gradient: the same of the root, when all of backward is done.
     """
 
     always: int = 0
@@ -38,6 +41,8 @@ class Gathering:
     backward: int = 0
     prefetch: int = 0
     gradient_share: float = 1.0
+    flat_gradient: int = 0
+    flat_root_gradient: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class StepParts:
         gradients_present: gradients are there from the start, as when accumulating; new ones are added to them.
         gathering: for sharded parameters.
         outputs_bytes: the model's outputs, held until the step ends.
+        lingering_bytes: of the step before, held until the model's output is there.
         inputs_bytes: inputs and constants made from them, held throughout.
         per_block_backward_bytes: left behind by each block's backward until all are done.
         offloads_inputs: checkpoints' inputs wait in the host's memory; two are on the device.
@@ -72,6 +78,7 @@ class StepParts:
     gradients_present: bool = False
     gathering: Gathering = field(default_factory=Gathering)
     outputs_bytes: int = 0
+    lingering_bytes: int = 0
     inputs_bytes: int = 0
     per_block_backward_bytes: int = 0
     offloads_inputs: bool = False
@@ -244,6 +251,17 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
         if (place + 1) % parts.group and place + 1 < len(blocks):
             keeps += one.random_inner
         left += keeps if not parts.offloads_inputs or place >= len(blocks) - stays else 0
+    if parts.lingering_bytes:
+        output = _up_to_output(parts.head)
+        note(
+            "forward",
+            f"the model's output, {output.peak_op}",
+            base + left + parts.lingering_bytes + output.peak_bytes,
+            (output, parts.head),
+            len(blocks),
+            saved=left,
+            outputs=parts.lingering_bytes,
+        )
     # Loss
     head_forward = forward(parts.head.tape, output=parts.head.exit)
     note(
@@ -319,8 +337,13 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
                 saved=first,
                 **kinds,
             )
+            if gathering.flat_gradient:
+                joined = _joining(parts.blocks[index].entry, gathering.flat_gradient)
+                where = f"block {index}, {joined.peak_op}"
+                at = (joined, parts.blocks[index])
+                note("backward", where, common + joined.peak_bytes, at, start, saved=first, **kinds)
             if not parts.gradients_present:
-                made += round(one.parameter_gradients * gathering.gradient_share)
+                made += round((gathering.flat_gradient or one.parameter_gradients) * gathering.gradient_share)
             behind += parts.per_block_backward_bytes
         place = start - 1
     embedding_back = backward(
@@ -334,12 +357,41 @@ def moments(parts: StepParts) -> tuple[Moment, ...]:
         outputs=held,
         gradients=made,
     )
+    if gathering.flat_root_gradient:
+        joined = _joining(None, gathering.flat_root_gradient)
+        at = (joined, parts.embedding)
+        size_bytes = base + held + made + joined.peak_bytes
+        note("backward", f"embedding, {joined.peak_op}", size_bytes, at, outputs=held, gradients=made)
     del embedding_left
     best: dict[str, Moment] = {}
     for moment in found:
         if moment.phase not in best or moment.size_bytes > best[moment.phase].size_bytes:
             best[moment.phase] = moment
     return tuple(best.values())
+
+
+def _up_to_output(head: Section) -> Passage:
+    """Forward over the head until the model returns."""
+    assert head.output is not None
+    tape, output = head.tape, head.output
+    last = max(place for place, op in enumerate(tape.ops) if output.index in op.writes)
+    return forward(Tape(tensors=tape.tensors, ops=tape.ops[: last + 1], inputs=tape.inputs), output=output)
+
+
+def _joining(entry: Tensor | None, flat_bytes: int) -> Passage:
+    """The end of a unit's backward, when the gradients of its parameters become one flat gradient."""
+    op = "joining the flat gradient"
+    joined = Alive(kind="parameter gradient", tensor=None, op=op, size_bytes=2 * flat_bytes)
+    entry_bytes = entry.size_bytes if entry is not None else 0
+    incoming = [Alive(kind="gradient", tensor=entry.index, op="", size_bytes=entry_bytes)] if entry is not None else []
+    return Passage(
+        start_bytes=entry_bytes,
+        peak_bytes=entry_bytes + 2 * flat_bytes,
+        peak_op=op,
+        end_bytes=entry_bytes + flat_bytes,
+        parts={},
+        alive=(joined, *incoming),
+    )
 
 
 def _offloaded_stays(parts: StepParts, blocks: Sequence[_Block]) -> int:

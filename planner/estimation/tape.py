@@ -67,6 +67,8 @@ class Op:
         parameter_bytes: gradients of parameters that its backward makes, which stay.
         is_matmul: a matrix product or attention, whose result selective checkpointing keeps.
         is_random: dropout.
+        is_piecewise: many alike ops on pieces: backward frees what it saved for a piece before the next, so that
+            gradients take its place.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Op:
     parameter_bytes: int
     is_matmul: bool = False
     is_random: bool = False
+    is_piecewise: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +116,7 @@ class Tape:
         parameter_bytes: int = 0,
         is_matmul: bool = False,
         is_random: bool = False,
+        is_piecewise: bool = False,
     ) -> Tensor:
         """The output of an op; `extra` are further outputs that are saved, such as statistics.
 
@@ -134,6 +138,7 @@ class Tape:
                 parameter_bytes=parameter_bytes,
                 is_matmul=is_matmul,
                 is_random=is_random,
+                is_piecewise=is_piecewise,
             )
         )
         return output
@@ -362,6 +367,10 @@ def backward(
                     alive.drop("saved", t)
             continue
         source = grads.pop(incoming[0])
+        if op.is_piecewise:
+            for t in {tape.tensors[t].storage for t in op.saves}:
+                if readers[t] == 1:
+                    alive.drop("saved", t)
         targets = [t for t in op.reads if tape.tensors[t].needs_grad]
         results: list[tuple[int, int]] = []
         for t in targets:

@@ -77,6 +77,11 @@ def replay_windows(problem: Problem) -> Windows:
     return Windows(earliest=tuple(earliest), latest=tuple(latest))
 
 
+def _is_lent(tensor: Tensor) -> bool:
+    """Whether a tensor that every plan must keep is there for replays alone: without them it is let go in forward."""
+    return tensor.must_keep and not tensor.uses
+
+
 class RetentionModel:
     """A CP-SAT model under construction: its caller adds moments and sets the objective.
 
@@ -132,6 +137,7 @@ class RetentionModel:
             literal if tensor not in chosen else negation(literal)
             for literals, chosen in ((self._keep, kept), (self._host, offloaded))
             for tensor, literal in enumerate(literals)
+            if not _is_lent(self.problem.tensors[tensor])
         ]
         self._at_least_one(*(literal for literal in differs if not _is_zero(literal)))
 
@@ -172,8 +178,9 @@ class RetentionModel:
                 self._implies(self._keep[tensor.index], *(self._replay[op] for op in tensor.consumers))
 
     def kept(self, solver: cp_model.CpSolver) -> frozenset[int]:
-        """The tensors the solution keeps."""
-        return frozenset(t.index for t in self.problem.tensors if _is_true(solver, self._keep[t.index]))
+        """The tensors the solution keeps, and what every plan keeps as far as it needs it."""
+        chosen = frozenset(t.index for t in self.problem.tensors if _is_true(solver, self._keep[t.index]))
+        return chosen | self.problem.must_keep
 
     def offloaded(self, solver: cp_model.CpSolver) -> frozenset[int]:
         """Those of them that lie on the host."""
@@ -182,7 +189,7 @@ class RetentionModel:
     # -- variables ----------------------------------------------------------------------------------------------
 
     def _keep_literal(self, tensor: Tensor) -> Literal:
-        if tensor.must_keep or not tensor.may_keep:
+        if not _is_lent(tensor) and (tensor.must_keep or not tensor.may_keep):
             return int(tensor.must_keep)
         return self.cp.new_bool_var(f"k{tensor.index}")
 
@@ -220,7 +227,7 @@ class RetentionModel:
                 only_if=self._is_strict,
             )
         for tensor in self.problem.tensors:
-            if tensor.producer is None and not tensor.must_keep:
+            if _is_lent(tensor) or (tensor.producer is None and not tensor.must_keep):
                 for consumer in tensor.consumers:
                     self._implies(self._replay[consumer], self._keep[tensor.index])
 

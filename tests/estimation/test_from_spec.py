@@ -147,7 +147,8 @@ CONFIGURATIONS = {
     "1,000,000,000, found 'many'",
     configured(num_hidden_layers=1_000_000): "3: model.config.num_hidden_layers: expected at most 10,000 layers, found "
     "1,000,000",
-    configured(num_key_value_heads=5): "3: model.config.num_key_value_heads: 5 key heads do not divide the 32 heads",
+    configured(num_key_value_heads=5): "3: model.config.num_key_value_heads: 32 attention heads cannot share 5 key and "
+    "value heads evenly",
     configured(num_attention_heads=7, num_key_value_heads=7): "3: model.config.num_attention_heads: 7 heads do not "
     "divide the width of 4096",
     configured(attention_dropout=2): "3: model.config.attention_dropout: expected a number from 0 to 1, found 2",

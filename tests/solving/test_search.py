@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -90,6 +91,20 @@ def test_a_budget_one_byte_short_gives_up_the_cheapest_tensor_that_helps() -> No
     # Dropping the first (cost 10) lowers every moment before its unpack by 1.
     assert 10 == solution.timeline.recompute_ns
     assert 14 == solution.timeline.peak_bytes
+
+
+def test_what_is_kept_for_replays_alone_takes_no_memory_without_them() -> None:
+    # The first tensor passes between two units of FSDP: no replay may make it, and only one of op 1 reads it.
+    made = chain((1, 2, 4, 8))
+    problem = replace(made, tensors=(replace(made.tensors[0], must_keep=True, uses=()), *made.tensors[1:]))
+
+    everything = solve(problem, budget_bytes=14, limits=EXACT)
+    less = solve(problem, budget_bytes=13, limits=EXACT)
+
+    assert everything.timeline is not None
+    assert less.timeline is not None
+    assert (Status.OPTIMAL, 0, 14) == (everything.status, everything.bound_ns, everything.timeline.peak_bytes)
+    assert (Status.OPTIMAL, 11, 13) == (less.status, less.bound_ns, less.timeline.peak_bytes)
 
 
 def test_the_same_problem_gives_the_same_plan_again() -> None:
