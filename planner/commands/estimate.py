@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.commands.options import device_of, json_option
+from planner.commands.options import device_of, json_option, sizes
 from planner.commands.output import print_json
 from planner.errors import SpecError
 
@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 @click.argument("spec")
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
 @click.option("--explain", is_flag=True, help="Show the formula of every figure with its values, and its source.")
+@click.option(
+    "--lengths",
+    metavar="512,2048",
+    callback=sizes,
+    help="Show instead what one block keeps for backward at these lengths, tensor by tensor, and how each grows.",
+)
 @json_option
-def estimate(*, spec: str, device: str | None, explain: bool, as_json: bool) -> None:
+def estimate(*, spec: str, device: str | None, explain: bool, lengths: tuple[int, ...] | None, as_json: bool) -> None:
     """Say whether SPEC fits its device: memory by phase and part, in closed form, without torch.
 
     SPEC is a spec file, or the name of a preset, which stands for one sequence of 2,048 tokens (or as many as the
@@ -31,6 +37,7 @@ def estimate(*, spec: str, device: str | None, explain: bool, as_json: bool) -> 
       planner estimate examples/llama-3-8b.yaml
       planner estimate llama-3-8b --device h200
       planner estimate model.yaml --explain
+      planner estimate model.yaml --lengths 512,2048,4096,32768
       planner estimate model.yaml --json | jq .verdict
     """
     from planner.estimation.explain import explain as explain_estimate
@@ -40,12 +47,18 @@ def estimate(*, spec: str, device: str | None, explain: bool, as_json: bool) -> 
     from planner.estimation.verdict import estimate as estimate_run
     from planner.reporting.estimate import EstimateSummary, estimate_document, estimate_text
 
+    if lengths is not None and (explain or device):
+        raise click.UsageError("--lengths shows one block alone: it goes with neither --explain nor --device")
     run_spec, notes = _load(spec)
     run = run_of(run_spec)
+    model = run_spec.model.preset or run_spec.model.name
+    if lengths is not None:
+        _show_growth(model, run, lengths, as_json=as_json)
+        return
     profile = device_of(run_spec, device)
     found = estimate_run(run, profile)
     summary = EstimateSummary(
-        model=run_spec.model.preset or run_spec.model.name,
+        model=model,
         device=profile.name,
         stack=_stack(run),
         estimate=found,
@@ -59,6 +72,17 @@ def estimate(*, spec: str, device: str | None, explain: bool, as_json: bool) -> 
         click.echo(estimate_text(summary))
     if found.verdict is Verdict.OOM:
         raise SystemExit(1)
+
+
+def _show_growth(model: str, run: "Run", lengths: tuple[int, ...], *, as_json: bool) -> None:
+    from planner.estimation.growth import growth
+    from planner.reporting.growth import growth_document, growth_text
+
+    found = growth(run, lengths)
+    if as_json:
+        print_json(growth_document(model, run.architecture.layers, found))
+    else:
+        click.echo(growth_text(model, run.architecture.layers, found))
 
 
 _PRESET_TOKENS = 2048
