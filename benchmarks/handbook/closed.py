@@ -6,7 +6,7 @@ from math import isqrt
 from pathlib import Path
 
 from planner.architecture import architecture_of
-from planner.estimation.blocks import AttentionKind, block
+from planner.estimation.blocks import AttentionKind, Implementation, block
 from planner.estimation.estimate import computation_of, sections_of
 from planner.estimation.from_spec import run_of
 from planner.estimation.growth import BlockGrowth, growth
@@ -84,7 +84,7 @@ _65B = {
 }
 
 
-def shared(tensor: int, *, sequence: bool, checkpointing: Checkpointing) -> Run:
+def shared(tensor: int, *, sequence: bool, checkpointing: Checkpointing, implementation: Implementation) -> Run:
     """LLaMA 65B on one sequence of 4,096 tokens, in bfloat16, over so many tensor-parallel ranks."""
     return Run(
         architecture=architecture_of("llama", _65B),
@@ -94,6 +94,7 @@ def shared(tensor: int, *, sequence: bool, checkpointing: Checkpointing) -> Run:
         compute_dtype="bfloat16",
         degrees=Degrees(tensor=tensor, sequence=sequence),
         checkpointing=checkpointing,
+        implementation=implementation,
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log2
 
-from planner.estimation.blocks import AttentionKind, Section, block
-from planner.estimation.estimate import computation_of
+from planner.estimation.blocks import AttentionKind, Section
+from planner.estimation.estimate import sections_of
 from planner.estimation.run import Run
 from planner.estimation.step import Checkpointing, kept_tensors
 from planner.estimation.tape import saved_storages
@@ -106,7 +106,9 @@ def _growth(run: Run, kind: AttentionKind, lengths: tuple[int, ...]) -> BlockGro
 
 
 def _section(run: Run, kind: AttentionKind, length: int) -> Section:
-    return block(run.architecture, computation_of(replace(run, attention=kind, length=length)))
+    """The last block: where a model begins with dense layers, one with experts."""
+    _, blocks, _ = sections_of(replace(run, attention=kind, length=length))
+    return blocks[-1]
 
 
 def _attention(section: Section) -> set[int]:
