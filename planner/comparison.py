@@ -2,8 +2,9 @@
 
 Two mechanisms find peaks. A row is *traced* where the step with its techniques can be traced: the peak is exact and
 there are times. What is not traced, sequences shared by ranks and fused losses, comes from the *closed form*, which has
-no times. Where both exist, the row is the traced one and has the other's peak beside it. Peaks are simulated; rehearsing
-a plan is left to `planner.planning`.
+no times. Where both exist, the row is the traced one and has the other's peak beside it.
+
+Left out: rehearsing plans, which `planner solve` does before it writes one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +29,7 @@ from planner.solving.peers.offload import offload_all, offload_block_inputs
 from planner.solving.search import Limits
 from planner.spec import AttentionKernel, ModelKind, RunSpec
 from planner.techniques import (
+    CHUNKED_CROSS_ENTROPY,
     EIGHT_BIT,
     HAS_8BIT,
     Applicable,
@@ -41,7 +43,6 @@ from planner.techniques import (
     own_setup,
     together,
 )
-from planner.tracing.losses import CHUNKED_CROSS_ENTROPY
 
 _NS_PER_S = 1_000_000_000
 # What one plan may take; a comparison solves for several.
@@ -212,8 +213,10 @@ def growing_comparison(
         run=run,
         report=report,
     )
-    graph = step.graph(own)
-    it = _applicable(spec, run, graph)
+    graph = step.graph
+    if _is_off(step.own):
+        missing = f"it is {_difference(step.own):+.1%} off for the spec as it is"
+    it = _applicable(spec, run, graph, is_known=run is not None and not missing)
     asked = [(setup, True) for setup in alone(own, it)] + [(setup, False) for setup in together(own, it)]
     found = Comparison(
         model=step_info(graph).model,
@@ -223,18 +226,23 @@ def growing_comparison(
         rows_asked=1 + len(asked),
         own=step.own,
         missing=missing,
-        notes=(*step_info(graph).notes, *_disagreements((step.own,))),
+        notes=step.notes,
     )
     yield found
+    off: list[str] = []
     for place, (setup, is_alone) in enumerate(asked, start=2):
         report(f"row {place} of {found.rows_asked}: {in_words(setup, own)}")
         row = step.row(setup)
         if isinstance(row, Skipped):
             found = replace(found, skipped=(*found.skipped, row))
-        elif is_alone:
-            found = replace(found, alone=(*found.alone, row), notes=(*found.notes, *_disagreements((row,))))
         else:
-            found = replace(found, together=(*found.together, row), notes=(*found.notes, *_disagreements((row,))))
+            if it.is_known and _is_off(row):
+                off.append(f"{row.name}: the closed form is {_difference(row):+.1%} off the trace")
+            if is_alone:
+                found = replace(found, alone=(*found.alone, row))
+            else:
+                found = replace(found, together=(*found.together, row))
+        found = replace(found, notes=(*step.notes, *off))
         yield found
 
 
@@ -252,23 +260,24 @@ def _known(spec: RunSpec) -> tuple[Run | None, str]:
         return None, str(error)
 
 
-def _applicable(spec: RunSpec, run: Run | None, graph: OpGraph) -> Applicable:
+def _applicable(spec: RunSpec, run: Run | None, graph: OpGraph, *, is_known: bool) -> Applicable:
     has_kernel = any(op.name.rpartition(".")[0] in FUSED_ATTENTION for op in ops(graph))
     return Applicable(
         attends=has_kernel or spec.attention is AttentionKernel.EAGER,
-        is_known=run is not None,
+        is_known=is_known,
         is_decoder=run is not None and run.architecture.causal,
         has_8bit=spec.optimizer.name in HAS_8BIT,
         has_blocks=bool(block_levels(modules(graph))),
     )
 
 
-def _disagreements(rows: Iterable[Row]) -> tuple[str, ...]:
-    return tuple(
-        f"{row.name}: the closed form has {row.other_peak_bytes / row.peak_bytes - 1:+.1%} beside the trace"
-        for row in rows
-        if row.other_peak_bytes is not None and abs(row.other_peak_bytes / row.peak_bytes - 1) > AGREEMENT
-    )
+def _difference(row: Row) -> float:
+    """How far the closed form is from the trace, as a fraction of it; 0 where there is but one of them."""
+    return 0.0 if row.other_peak_bytes is None else row.other_peak_bytes / row.peak_bytes - 1
+
+
+def _is_off(row: Row) -> bool:
+    return abs(_difference(row)) > AGREEMENT
 
 
 class _Step:
@@ -299,15 +308,22 @@ class _Step:
         assert isinstance(own, Row)
         self.own = own
 
-    def graph(self, setup: Setup) -> OpGraph:
-        """The traced step with the setup's kernels, and its optimizer."""
-        return self._problem(setup)[0]
+    @property
+    def graph(self) -> OpGraph:
+        """The traced step of the spec as it is."""
+        return self._problem(self._own_setup)[0]
 
     def row(self, setup: Setup) -> Row | Skipped:
         """The row of a setup, or why it has none."""
         if setup.is_parallel or setup.loss not in (Loss.FULL, Loss.CHUNKED):
             return self._in_closed_form(setup)
         return self._traced(setup)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Assumptions made in all traces so far, each once."""
+        graphs = (graph for graph in self._graphs.values() if not isinstance(graph, SpecError | TraceError))
+        return tuple(dict.fromkeys(note for graph in graphs for note in step_info(graph).notes))
 
     # -- traced
 
@@ -351,7 +367,8 @@ class _Step:
             return self._planned(setup, graph)
         timeline = _timeline(setup.keeping, problem, graph)
         if timeline is None:
-            return self._skipped(setup, "nothing is large enough, or it is more than the host's memory budget")
+            why = "nothing is large enough, or it is more than the host budget" if problem.link else "no host budget"
+            return self._skipped(setup, why)
         return self._row(
             setup,
             Mechanism.TRACED,
@@ -376,7 +393,11 @@ class _Step:
         except InfeasibleError as error:
             why = "no plan fits" if error.is_proven else "no plan was found that fits"
             return self._row(
-                setup, Mechanism.TRACED, error.smallest_peak_bytes, error.where, why_no_time=f"{why}; the smallest peak"
+                setup,
+                Mechanism.TRACED,
+                error.smallest_peak_bytes,
+                error.where,
+                why_no_time=f"{why}, and the peak is the smallest",
             )
         predicted = outcome.plan.predicted
         return self._row(
@@ -395,10 +416,16 @@ class _Step:
         assert self._run is not None, "setups without a trace are only asked for known models"
         if (why := indivisible(self._run, setup)) is not None:
             return self._skipped(setup, why)
+        # Nothing of it is traced, so what it starts from must agree with the trace.
+        start = self._traced(Setup(attention=setup.attention))
+        if isinstance(start, Skipped):
+            return self._skipped(setup, start.why)
+        if _is_off(start):
+            return self._skipped(setup, f"{start.name}: the closed form is {_difference(start):+.1%} off the trace")
         run = closed_form(self._run, setup, group=self._group)
         assert run is not None, "these have rules that the closed form knows"
         peak_bytes, where = _highest(run)
-        why = "what ranks exchange is not timed" if setup.is_parallel else "the fused kernel is not traced"
+        why = "what ranks exchange is not timed" if setup.is_parallel else "fused losses are not traced"
         return self._row(setup, Mechanism.CLOSED_FORM, peak_bytes, where, why_no_time=why)
 
     def _closed_form_peak(self, setup: Setup) -> int | None:

@@ -15,6 +15,8 @@ from planner.spec import AttentionKernel, OptimizerName, RunSpec
 
 # Ranks that one sequence is spread over, beside those that data is.
 RANKS = (2, 4, 8)
+# As a spec names it under `loss`; the module itself needs torch.
+CHUNKED_CROSS_ENTROPY = "planner.tracing.losses:chunked_cross_entropy"
 # The optimizers that have an 8-bit variant with the same states.
 HAS_8BIT = frozenset({OptimizerName.ADAM, OptimizerName.ADAMW})
 EIGHT_BIT = OptimizerName.ADAMW_8BIT
@@ -73,7 +75,7 @@ class Applicable:
 
     Attributes:
         attends: attention goes through a kernel that can be chosen.
-        is_known: it is known in closed form.
+        is_known: the closed form has it, and agrees with the trace.
         is_decoder: the loss is cross entropy over a vocabulary, of every token.
         has_8bit: the optimizer has an 8-bit variant.
         has_blocks: there are repeated blocks to checkpoint.
@@ -106,12 +108,14 @@ def _alone(own: Setup, it: Applicable) -> Iterator[Setup]:
     yield replace(own, keeping=Keeping.OFFLOAD_ALL)
     if it.has_blocks:
         yield replace(own, keeping=Keeping.OFFLOAD_INPUTS)
-    if it.is_known:
+    if it.is_known and it.is_decoder:
         yield from (replace(own, sequence=ranks) for ranks in RANKS)
         # Ranks exchange what a kernel makes, and eager attention is none.
         yield from (replace(own, context=ranks) for ranks in RANKS if own.attention is not AttentionKernel.EAGER)
     if it.is_decoder:
-        yield from (replace(own, loss=loss) for loss in (Loss.CHUNKED, Loss.FUSED, Loss.FUSED_LINEAR))
+        yield replace(own, loss=Loss.CHUNKED)
+    if it.is_known and it.is_decoder:
+        yield from (replace(own, loss=loss) for loss in (Loss.FUSED, Loss.FUSED_LINEAR))
     if it.has_8bit:
         yield replace(own, is_8bit=True)
     yield replace(own, keeping=Keeping.PLAN)
@@ -132,9 +136,8 @@ def _together(own: Setup, it: Applicable) -> Iterator[Setup]:
     for keeping in (*rules, Keeping.PLAN):
         yield replace(small, keeping=keeping)
         yield replace(smallest, keeping=keeping)
-    if it.is_known and it.has_blocks:
-        loss = Loss.FUSED_LINEAR if it.is_decoder else Loss.FULL
-        least = replace(smallest, loss=loss, keeping=Keeping.BLOCK)
+    if it.is_known and it.is_decoder and it.has_blocks:
+        least = replace(smallest, loss=Loss.FUSED_LINEAR, keeping=Keeping.BLOCK)
         yield least
         yield from (replace(least, sequence=ranks) for ranks in RANKS)
         yield from (replace(least, context=ranks) for ranks in RANKS)
@@ -142,32 +145,50 @@ def _together(own: Setup, it: Applicable) -> Iterator[Setup]:
 
 # -- in words
 
-
-_LOSSES = {Loss.CHUNKED: "chunked loss", Loss.FUSED: "fused loss", Loss.FUSED_LINEAR: "fused linear loss"}
+# Alone, and beside others.
+_KEEPING_WORDS = {
+    Keeping.BLOCK: ("every block", "block"),
+    Keeping.ROOT: ("every √N blocks", "√N blocks"),
+    Keeping.SELECTIVE: ("selective", "selective"),
+    Keeping.OFFLOAD_ALL: ("offload all", "offload all"),
+    Keeping.OFFLOAD_INPUTS: ("offload block inputs", "offload inputs"),
+    Keeping.PLAN: ("solved plan", "plan"),
+}
+_LOSS_WORDS = {
+    Loss.CHUNKED: ("chunked loss", "chunked"),
+    Loss.FUSED: ("fused loss", "fused"),
+    Loss.FUSED_LINEAR: ("fused linear loss", "fused linear"),
+}
 
 
 def in_words(setup: Setup, own: Setup) -> str:
-    """What is on beside the spec as it is, such as "every block, chunked loss"."""
-    parts = []
+    """What is on beside the spec as it is, such as "selective" or "block, chunked, 8-bit"."""
+    found = tuple(_words(setup, own))
+    if len(found) == 1:
+        return found[0][0]
+    return ", ".join(short for _, short in found) or "as it is"
+
+
+def _words(setup: Setup, own: Setup) -> Iterator[tuple[str, str]]:
     if setup.attention != own.attention:
-        parts.append("eager attention" if setup.attention is AttentionKernel.EAGER else "fused attention")
+        is_eager = setup.attention is AttentionKernel.EAGER
+        yield ("eager attention", "eager") if is_eager else ("fused attention", str(setup.attention))
     if setup.keeping is not own.keeping:
-        parts.append(str(setup.keeping))
+        yield _KEEPING_WORDS[setup.keeping]
     if setup.loss is not own.loss:
-        parts.append(_LOSSES[setup.loss])
+        yield _LOSS_WORDS[setup.loss]
     if setup.is_8bit:
-        parts.append("8-bit optimizer")
+        yield "8-bit optimizer", "8-bit"
     if setup.sequence > 1:
-        parts.append(f"sequence × {setup.sequence}")
+        yield f"sequence parallel, {setup.sequence} ranks", f"SP {setup.sequence}"
     if setup.context > 1:
-        parts.append(f"context × {setup.context}")
-    return ", ".join(parts) or "as it is"
+        yield f"context parallel, {setup.context} ranks", f"CP {setup.context}"
 
 
 def changes_of(setup: Setup, own: Setup, *, group: int) -> tuple[str, ...]:
     """What to write in the spec for the techniques that are on, one change for each.
 
-    What no key of a spec can say is named by what the trainer does instead.
+    What no key of a spec says is named by what does it in the training code.
 
     Args:
         setup: which are on.
@@ -180,7 +201,8 @@ def changes_of(setup: Setup, own: Setup, *, group: int) -> tuple[str, ...]:
     if setup.keeping is not own.keeping:
         found.append(_keeping_change(setup.keeping, group))
     if setup.loss is not own.loss:
-        found.append(f"loss_kernel: {setup.loss}")
+        chunked = f"loss: {CHUNKED_CROSS_ENTROPY}"
+        found.append(chunked if setup.loss is Loss.CHUNKED else f"loss_kernel: {setup.loss}")
     if setup.is_8bit:
         found.append(f"optimizer: {{name: {EIGHT_BIT}}}")
     if setup.sequence > 1:
@@ -195,9 +217,9 @@ def _keeping_change(keeping: Keeping, group: int) -> str:
         Keeping.BLOCK: "checkpointing: block",
         Keeping.ROOT: f"checkpointing: {{every: {group}}}",
         Keeping.SELECTIVE: "checkpointing: selective",
-        Keeping.OFFLOAD_ALL: "no key: torch.autograd.graph.save_on_cpu around forward",
-        Keeping.OFFLOAD_INPUTS: "checkpointing: block with offload: {activations: true}",
-        Keeping.PLAN: "no key: the plan of planner solve, put on with planner.apply",
+        Keeping.OFFLOAD_ALL: "torch.autograd.graph.save_on_cpu around forward",
+        Keeping.OFFLOAD_INPUTS: "checkpointing: block and offload: {activations: true}",
+        Keeping.PLAN: "planner.apply with the plan that planner solve then writes",
     }[keeping]
 
 

@@ -37,7 +37,7 @@ _NOTHING_FITS = 1  # as for `planner solve`
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="Stop solving for a plan then, with the best one found; at most five are solved.",
+    help="Stop solving for a plan then, with the best one found; at most three are solved.",
 )
 @json_option
 @quiet_option

@@ -1,6 +1,6 @@
 """What `planner compare` prints: techniques beside each other, and which combination to take."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ def compare_text(found: "Comparison") -> str:
     if not found.is_complete:
         done = len(found.rows) + len(found.skipped)
         head.append(f"INTERRUPTED: {done} of {found.rows_asked} rows are done, and none is recommended")
-    lines = _rows(found)
-    parts = [head, lines, _peaks(found.rows), _remarks(found), wrapped(recommendation(found))]
+    below = [[line for text in texts for line in wrapped(text)] for texts in (_peaks(found.rows), _remarks(found))]
+    parts = [head, _rows(found), *below, wrapped(recommendation(found))]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
@@ -82,12 +82,10 @@ def _row_document(row: "Row") -> dict[str, Any]:
 
 def _rows(found: "Comparison") -> list[str]:
     """The table; alone and together are headed, and share their columns."""
-    header = ("", "fits", "peak", "saves", "act.", "step", "replay", "waiting", "by")
-    cells = [_cells(row) for row in found.rows]
-    lines = table(header, cells)
+    header = ("", "", "fits", "peak", "saves", "act.", "step", "replay", "waiting", "by")
+    lines = table(header, [(str(number), *_cells(row)) for number, row in enumerate(found.rows, start=1)], left=2)
     start = 2 + len(found.alone)
-    own, single, joint = lines[:2], lines[2:start], lines[start:]
-    return [*own, *_headed("Alone", single), *_headed("Together", joint)]
+    return [*lines[:2], *_headed("Alone", lines[2:start]), *_headed("Together", lines[start:])]
 
 
 def _headed(title: str, lines: Sequence[str]) -> list[str]:
@@ -95,43 +93,62 @@ def _headed(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _cells(row: "Row") -> tuple[str, ...]:
+    has_share = row.saved_share is not None and row.saved_share >= 0 and row.changes
     return (
         row.name,
         "yes" if row.fits else "no",
-        gigabytes(row.peak_bytes),
-        gigabytes(row.saved_bytes) if row.changes else _NONE,
-        _NONE if row.saved_share is None or row.saved_share < 0 or not row.changes else f"{row.saved_share:.0%}",
-        *(
-            _NONE if seconds is None else duration(seconds)
-            for seconds in (row.step_s, row.recompute_s, row.stall_s)
-        ),
+        _in_gb(row.peak_bytes),
+        _in_gb(row.saved_bytes) if row.changes else _NONE,
+        f"{row.saved_share:.0%}" if has_share else _NONE,
+        *(_NONE if seconds is None else duration(seconds) for seconds in (row.step_s, row.recompute_s, row.stall_s)),
         _SHORT[row.mechanism],
     )
 
 
+def _in_gb(size_bytes: int) -> str:
+    """In GB without the unit, for which there is no room."""
+    return gigabytes(size_bytes).removesuffix(" GB")
+
+
 def _peaks(rows: Sequence["Row"]) -> list[str]:
-    """Where the peaks are, the moment that most rows share first."""
-    places: dict[str, list[str]] = {}
-    for row in rows:
-        places.setdefault(short_op(row.peak_at), []).append(row.name)
-    ranked = sorted(places.items(), key=lambda item: -len(item[1]))
-    if len(ranked) == 1:
-        return wrapped(f"Peaks are at {ranked[0][0]}.")
-    return [line for place, names in ranked for line in wrapped(f"Peak at {place}: {'; '.join(names)}")]
+    """Where the peaks are, in the order of the rows."""
+    return [f"Peak at {place}: {numbers}" for place, numbers in _grouped(rows, lambda row: short_op(row.peak_at))]
 
 
 def _remarks(found: "Comparison") -> list[str]:
-    lines = [
-        "saves: of the peak as it is; act.: of what is not static memory then "
-        f"({gigabytes(found.static_bytes)}). closed: by the closed form."
+    reasons = _grouped(found.rows, lambda row: row.why_no_time)
+    skipped: dict[str, list[str]] = {}
+    for one in found.skipped:
+        skipped.setdefault(one.why, []).append(one.name)
+    return [
+        f"Sizes are in GB. act.: part of the activations, the peak as it is less {gigabytes(found.static_bytes)} of "
+        "static memory. by: traced, or closed form.",
+        *(f"No times, since {why}: {numbers}" for why, numbers in reasons),
+        *(f"No row for {'; '.join(names)}: {why}" for why, names in skipped.items()),
+        *_missing(found.missing),
+        *(f"Note: {note}" for note in found.notes),
     ]
-    reasons: dict[str, list[str]] = {}
-    for row in found.rows:
-        if row.why_no_time:
-            reasons.setdefault(row.why_no_time, []).append(row.name)
-    lines += [f"No times, {why}: {'; '.join(names)}" for why, names in reasons.items()]
-    lines += [f"No row for {skipped.name}: {skipped.why}" for skipped in found.skipped]
-    if found.missing:
-        lines.append(f"Missing: sequences shared by ranks and other losses, since {found.missing}")
-    lines += [f"Note: {note}" for note in found.notes]
-    return [line for text in lines for line in wrapped(text)]
+
+
+def _missing(why: str) -> list[str]:
+    return [f"Missing: what only the closed form has, shared sequences and fused losses: {why}"] if why else []
+
+
+def _grouped(rows: Sequence["Row"], text_of: Callable[["Row"], str]) -> list[tuple[str, str]]:
+    """Each text with the numbers of the rows that have it; rows without text apart."""
+    found: dict[str, list[int]] = {}
+    for number, row in enumerate(rows, start=1):
+        if text := text_of(row):
+            found.setdefault(text, []).append(number)
+    return [(text, _ranges(numbers)) for text, numbers in found.items()]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers, with neighbours as ranges: "1, 3–7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

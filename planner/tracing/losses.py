@@ -9,8 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere
 
-# How a spec names it under `loss`.
-CHUNKED_CROSS_ENTROPY = f"{__name__}:chunked_cross_entropy"
 # Source: torchtune, CEWithChunkedOutputLoss, `num_output_chunks`.
 CHUNKS = 8
 
@@ -29,6 +27,6 @@ def chunked_cross_entropy(output: Any, inputs: Mapping[str, torch.Tensor]) -> to
     part = -(-len(labels) // CHUNKS)
     losses = [
         F.cross_entropy(some.float(), theirs, reduction="sum")
-        for some, theirs in zip(logits.split(part), labels.split(part), strict=True)
+        for some, theirs in zip(torch.split(logits, part), torch.split(labels, part), strict=True)
     ]
     return torch.stack(losses).sum() / len(labels)
