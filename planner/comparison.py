@@ -18,7 +18,6 @@ from planner.costs.static import with_optimizer
 from planner.device import DeviceProfile
 from planner.errors import InfeasibleError, SpecError, TraceError
 from planner.estimation.blocks import Loss
-from planner.estimation.estimate import step_moments
 from planner.estimation.run import Run, run_of
 from planner.graph import OpGraph, modules, ops, step_info
 from planner.planning import describe_point, solve_graph
@@ -38,6 +37,7 @@ from planner.techniques import (
     alone,
     changes_of,
     closed_form,
+    closed_form_peak,
     in_words,
     indivisible,
     own_setup,
@@ -424,13 +424,13 @@ class _Step:
             return self._skipped(setup, f"{start.name}: the closed form is {_difference(start):+.1%} off the trace")
         run = closed_form(self._run, setup, group=self._group)
         assert run is not None, "these have rules that the closed form knows"
-        peak_bytes, where = _highest(run)
+        peak_bytes, where = closed_form_peak(run)
         why = "what ranks exchange is not timed" if setup.is_parallel else "fused losses are not traced"
         return self._row(setup, Mechanism.CLOSED_FORM, peak_bytes, where, why_no_time=why)
 
     def _closed_form_peak(self, setup: Setup) -> int | None:
         run = None if self._run is None else closed_form(self._run, setup, group=self._group)
-        return None if run is None else _highest(run)[0]
+        return None if run is None else closed_form_peak(run)[0]
 
     # -- rows
 
@@ -492,10 +492,3 @@ def _timeline(keeping: Keeping, problem: Problem, graph: OpGraph) -> Timeline | 
     else:
         return next(found.timeline for found in baselines(problem, graph) if found.name == keeping)
     return None if peer is None else peer.timeline
-
-
-def _highest(run: Run) -> tuple[int, str]:
-    """The peak of a run in closed form, and its moment."""
-    moment = max(step_moments(run), key=lambda moment: moment.size_bytes)
-    where = moment.where if moment.where == moment.phase else f"{moment.phase}, {moment.where}"
-    return moment.size_bytes, where

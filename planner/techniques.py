@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from planner.architecture import block_parameters
 from planner.estimation.blocks import AttentionKind, Loss
+from planner.estimation.estimate import step_moments
 from planner.estimation.run import Run, Sharding
 from planner.estimation.step import Checkpointing
 from planner.spec import AttentionKernel, OptimizerName, RunSpec
+from planner.units import DTYPE_BYTES
 
 # Ranks that one sequence is spread over, beside those that data is.
 RANKS = (2, 4, 8)
@@ -254,6 +257,35 @@ def closed_form(run: Run, setup: Setup, *, group: int) -> Run | None:
         optimizer=EIGHT_BIT if setup.is_8bit else run.optimizer,
         degrees=replace(run.degrees, tensor=setup.sequence, sequence=setup.sequence > 1, context=setup.context),
     )
+
+
+def closed_form_peak(run: Run) -> tuple[int, str]:
+    """The bytes of the peak of a run in closed form, and its moment.
+
+    To the moments of forward it adds the casts of weights that autograd does not keep, where blocks are checkpointed,
+    and autocast does.
+
+    Source: ATen/autocast_mode.cpp, `cached_cast`: the cache is emptied on leaving the outermost autocast region.
+    """
+
+    def cached_bytes(phase: str) -> int:
+        # The last block's casts are in its own forward already.
+        blocks = {"forward": run.architecture.layers - 1, "loss": run.architecture.layers}.get(phase, 0)
+        return _cast_bytes(run, blocks)
+
+    sizes = [(moment.size_bytes + cached_bytes(moment.phase), moment) for moment in step_moments(run)]
+    size_bytes, highest = max(sizes, key=lambda found: found[0])
+    where = highest.where if highest.where == highest.phase else f"{highest.phase}, {highest.where}"
+    return size_bytes, where
+
+
+def _cast_bytes(run: Run, blocks: int) -> int:
+    """What autocast caches for checkpointed blocks, the first of them."""
+    is_cast = run.autocast and run.parameter_dtype != run.compute_dtype
+    if not is_cast or run.checkpointing is Checkpointing.NONE:
+        return 0
+    matrices = (m for layer in range(blocks) for m in block_parameters(run.architecture, layer) if m.is_linear)
+    return sum(m.elements for m in matrices) * DTYPE_BYTES[run.compute_dtype] // run.degrees.tensor
 
 
 def indivisible(run: Run, setup: Setup) -> str | None:
