@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isqrt
 
-from planner.architecture import UnknownArchitectureError
+from planner.architecture import ConfigError, UnknownArchitectureError
 from planner.blocks import block_levels
 from planner.costs.static import with_optimizer
 from planner.device import DeviceProfile
@@ -256,7 +256,7 @@ def _known(spec: RunSpec) -> tuple[Run | None, str]:
         return None, "only models that read tokens are known in closed form"
     try:
         return run_of(spec), ""
-    except (UnknownArchitectureError, SpecError) as error:
+    except (UnknownArchitectureError, ConfigError, SpecError) as error:  # the trace reads any model
         return None, str(error)
 
 
