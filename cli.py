@@ -13,6 +13,7 @@ import click
 
 from planner import __version__
 from planner.commands.catalogue import devices, presets
+from planner.commands.compare import compare
 from planner.commands.estimate import estimate
 from planner.commands.frontier import frontier
 from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
@@ -63,7 +64,7 @@ def main() -> None:
     """
 
 
-for command in (solve, frontier, report, estimate, trace, verify, kv, devices, presets):
+for command in (solve, frontier, compare, report, estimate, trace, verify, kv, devices, presets):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -399,6 +399,54 @@ def test_an_interrupted_frontier_prints_what_is_done_and_draws_nothing(
         assert "INTERRUPTED: 2 of 4 budgets are done" in result.stdout
 
 
+def test_compare_shows_each_technique_and_recommends_one(spec: str) -> None:
+    limits = peaks(spec)
+    budget_bytes = (limits["no checkpointing"] + limits["every block"]) // 2
+    result = run("compare", spec, "--budget", f"{budget_bytes}B", "--time-limit", "2")
+
+    assert 0 == result.exit_code, result.output
+    assert "every block" in result.stdout
+    assert "Recommended: " in result.stdout.splitlines()[-2] + result.stdout.splitlines()[-1]
+    assert {"model.yaml"} == {name for name in files() if name.endswith(".yaml")}
+
+
+def test_compare_prints_nothing_but_one_object_as_json(spec: str) -> None:
+    limits = peaks(spec)
+    result = run("compare", spec, "--budget", "1GB", "--json", "--quiet")
+    found = json.loads(result.stdout)
+
+    assert "" == result.stderr
+    assert ("complete", "as it is", []) == (found["status"], found["recommended"], found["changes"])
+    assert limits["no checkpointing"] == found["own"]["peak_bytes"]
+    assert limits["every block"] == next(row["peak_bytes"] for row in found["alone"] if row["name"] == "every block")
+
+
+def test_compare_exits_with_1_where_nothing_fits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.planning._LOWEST_PEAK_TIME_S", 0.5)
+    result = run("compare", spec, "--budget", "1kB", "--time-limit", "1", "--quiet")
+
+    assert 1 == result.exit_code
+    assert "None of these fits" in result.stdout
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupted_compare_prints_what_is_done(spec: str, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.comparison.solve_graph", interrupted)
+    result = run("compare", spec, "--budget", "1GB", *(["--json"] if as_json else []))
+
+    assert 130 == result.exit_code
+    assert "planner: error: interrupted" == result.stderr.splitlines()[-1]
+    if as_json:
+        found = json.loads(result.stdout)
+        assert ("interrupted", None) == (found["status"], found["recommended"])
+        assert "every block" in {row["name"] for row in found["alone"]}
+    else:
+        assert "INTERRUPTED: " in result.stdout
+
+
 def test_devices_and_presets_are_listed() -> None:
     assert "h100-80gb" in run("devices").stdout
     assert "llama-3-8b" in run("presets").stdout
@@ -411,7 +459,7 @@ def test_the_version_is_the_packages() -> None:
     assert f"planner, version {__version__}\n" == run("--version").stdout
 
 
-@pytest.mark.parametrize("command", ["solve", "frontier", "trace", "devices", "presets"])
+@pytest.mark.parametrize("command", ["solve", "frontier", "compare", "trace", "devices", "presets"])
 def test_every_command_explains_itself_with_examples(command: str) -> None:
     text = run(command, "--help").stdout
     assert f"  planner {command}" in text
@@ -663,9 +711,10 @@ def test_a_spec_that_is_not_there_is_named() -> None:
 )
 def test_a_budget_that_cannot_be_read_says_how_to_write_one(spec: str, budget: str, complaint: str) -> None:
     assert complaint in refused("solve", spec, f"--budget={budget}")
+    assert complaint in refused("compare", spec, f"--budget={budget}")
 
 
-@pytest.mark.parametrize("command", [("solve", "--budget=1GB"), ("frontier",)])
+@pytest.mark.parametrize("command", [("solve", "--budget=1GB"), ("compare", "--budget=1GB"), ("frontier",)])
 @pytest.mark.parametrize(
     ("budget", "complaint"),
     [

@@ -3,7 +3,7 @@ torch.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from planner.costs.optimizers import OPTIMIZER_COSTS, factored_elements, padded_elements, share
@@ -64,6 +64,24 @@ def static_memory(
         # Source: torch/csrc/distributed/c10d/reducer.cpp: flat buckets as large as all gradients, made with the
         # wrapper and kept. Unless gradient_as_bucket_view is set, gradients are tensors of their own beside them.
         buckets_bytes=trainable * width if ddp > 1 else 0,
+    )
+
+
+def with_optimizer(static: StaticMemory, optimizer: str, *, parameter_dtype: str) -> StaticMemory:
+    """The same static memory under another optimizer, one whose states follow from the count of elements alone.
+
+    Args:
+        static: of the step.
+        optimizer: a key of `OPTIMIZER_COSTS`, not "adafactor", whose states depend on shapes.
+        parameter_dtype: dtype of the parameters and their gradients.
+    """
+    assert optimizer != "adafactor"
+    cost, width = OPTIMIZER_COSTS[optimizer], DTYPE_BYTES[parameter_dtype]
+    trainable = static.gradients_bytes // width
+    return replace(
+        static,
+        optimizer_bytes=int(trainable * (cost.states * width + cost.state_bytes)),
+        optimizer_transient_bytes=int(trainable * width * cost.transients),
     )
 
 
