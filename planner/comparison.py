@@ -457,7 +457,7 @@ class _Step:
             assert self.own.other_peak_bytes is not None
             before_bytes = self.own.other_peak_bytes
         activations_bytes = before_bytes - self._static_bytes
-        is_static_alike = not setup.is_8bit and setup.sequence == 1 and activations_bytes > 0
+        is_static_alike = not setup.is_8bit and not setup.is_parallel and activations_bytes > 0
         return Row(
             name=in_words(setup, self._own_setup),
             changes=changes_of(setup, self._own_setup, group=self._group),
