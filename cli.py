@@ -16,6 +16,7 @@ from planner.commands.catalogue import devices, presets
 from planner.commands.frontier import frontier
 from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
 from planner.commands.output import say
+from planner.commands.profile import profile
 from planner.commands.solve import solve
 from planner.commands.trace import trace
 from planner.commands.verify import verify
@@ -60,7 +61,7 @@ def main() -> None:
     """
 
 
-for command in (solve, frontier, trace, verify, devices, presets):
+for command in (solve, frontier, trace, verify, profile, devices, presets):
     main.add_command(command)
 
 if __name__ == "__main__":
