@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from planner.device import ARITHMETIC, Kind, RateCurve
 from planner.reporting.catalogue import device_document
-from planner.reporting.tables import duration, gigabytes, percent, table
+from planner.reporting.tables import gigabytes, percent, table
 
 if TYPE_CHECKING:
     from planner.runtime.profiling.run import Written
 
-_GIGA = 1e9
+_GIGA, _MICROS = 1e9, 1e6
 
 
 def profile_text(written: "Written") -> str:
@@ -22,7 +22,7 @@ def profile_text(written: "Written") -> str:
         *table(["Rates", "dtype", "lowest", "highest", ""], _rows(profile.rates), left=2),
         "",
         f"Memory     {gigabytes(profile.memory_bytes)}",
-        f"Dispatch   {duration(profile.launch_s)} an op",
+        f"Dispatch   {profile.launch_s * _MICROS:.1f} µs an op",
         f"Spread     {percent(written.spread)} between the quartiles of a typical call; the machine was typically "
         f"{percent(max(0.0, written.slowdown - 1))} slower than at its best",
         "",

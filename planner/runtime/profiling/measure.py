@@ -11,6 +11,7 @@ import torch
 
 from planner.costs.kinds import counted_bytes, kind_of
 from planner.device import ARITHMETIC, Kind
+from planner.errors import DeviceError
 from planner.graph import Op
 from planner.runtime.profiling.curves import Point, Sample, net_seconds, points, spread
 from planner.runtime.profiling.probes import (
@@ -126,6 +127,9 @@ def measure(settings: Settings, stopwatch: Stopwatch, report: Report = lambda _:
         settings: what to measure.
         stopwatch: times the calls.
         report: called with lines of progress.
+
+    Raises:
+        DeviceError: the clock is too coarse, or products or elementwise ops run in none of the dtypes.
     """
     skipped: list[str] = []
     watched = _Watched(stopwatch, settings.device)
@@ -158,8 +162,12 @@ def measure(settings: Settings, stopwatch: Stopwatch, report: Report = lambda _:
         for size_bytes, times in link.items():
             _copy(size_bytes, settings.device, times, watched)
     best = at_best(watched.speeds)
+    if not min(best.product_s, best.elementwise_s) > 0:
+        raise DeviceError("the clock is too coarse: a product took no time", path="planner profile")
+    rates = _curves(timed, optimizers, best)
+    _check_basis(rates, skipped)
     return Measured(
-        rates=_curves(timed, optimizers, best),
+        rates=rates,
         launch_s=median(launches.at_best(best)),
         link_bytes_per_s={size: size / _slower_direction_s(times.at_best(best)) for size, times in link.items()},
         best=best,
@@ -168,6 +176,14 @@ def measure(settings: Settings, stopwatch: Stopwatch, report: Report = lambda _:
         spread=median([spread(item.times[0].at_best(best)) for item in timed]),
         skipped=tuple(skipped),
     )
+
+
+def _check_basis(rates: Mapping[Kind, Mapping[str, tuple[Point, ...]]], skipped: list[str]) -> None:
+    """Without these there is nothing to fall back on for what has no curve."""
+    for kind in (Kind.PRODUCT, Kind.ELEMENTWISE):
+        if not rates.get(kind):
+            why = f": {skipped[0]}" if skipped else ""
+            raise DeviceError(f"no {kind} could be timed{why}", path="planner profile", hint="try another --dtype")
 
 
 def _ready(probe: Probe, pool: Pool, watched: _Watched, skipped: list[str]) -> _Timed | None:
@@ -289,11 +305,11 @@ def _curves(
             place=steps.counted_bytes, work=steps.counted_bytes, seconds=median(seconds), spread=spread(seconds)
         )
         samples.setdefault((Kind.OPTIMIZER, _name(steps.dtype)), []).append(sample)
-    return {
-        kind: {dtype: points(found) for (other, dtype), found in samples.items() if other is kind}
-        for kind in Kind
-        if any(other is kind for other, _ in samples)
-    }
+    found: dict[Kind, dict[str, tuple[Point, ...]]] = {}
+    for kind, dtype in sorted(samples, key=lambda key: list(Kind).index(key[0])):
+        if curve := points(samples[kind, dtype]):
+            found.setdefault(kind, {})[dtype] = curve
+    return found
 
 
 def _sample(op: Op, times: list[float], empty_s: float) -> tuple[Kind, Sample]:
