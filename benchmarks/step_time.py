@@ -102,8 +102,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "inputs": {"image": {"shape": [2, 3, 96, 96], "dtype": "float32"}},
     },
 }
-for _name in ("llama", "bert"):
-    MODELS[f"{_name}-bf16"] = {**MODELS[_name], "precision": {"parameters": "bfloat16"}}
+MODELS["llama-bf16"] = {**MODELS["llama"], "precision": {"parameters": "bfloat16"}}
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 _EVERYTHING_BYTES = 2**60
 _WARM_UP = 3  # one more than the forwards that record the tape

@@ -194,11 +194,11 @@ def _ready(probe: Probe, pool: Pool, watched: _Watched, skipped: list[str]) -> _
             output = probe.run(*inputs)
         gradient = pool.cut(tuple(output.shape))
         with Watch() as backward:
-            if probe.has_backward:
+            if probe.backward is not None:
                 torch.autograd.grad(output, inputs, gradient)
         size_bytes = sum(op.read_bytes + op.write_bytes for op in (*forward.ops, *backward.ops))
         del output, inputs, gradient
-        ops = (_main(forward), *([_main(backward)] if probe.has_backward else ()))
+        ops = (_main(forward, probe.kind), *([_main(backward, probe.backward)] if probe.backward else ()))
         once = _Timed(probe=probe, pool=pool, repeats=1, ops=ops, times=_no_times(ops))
         for _ in range(_WARM_UP_STEPS):
             _take_turn(once, watched)
@@ -216,9 +216,16 @@ def _no_times(ops: tuple[Op, ...]) -> tuple[_Times, ...]:
     return tuple(_Times(is_arithmetic=kind_of(op) in ARITHMETIC) for op in ops)
 
 
-def _main(watch: Watch) -> Op:
-    found = watch.main_op
-    assert found is not None, "every probe dispatches an op"
+def _main(watch: Watch, kind: Kind) -> Op:
+    """The op that was called for.
+
+    Raises:
+        NotImplementedError: this device has another one for it, whose rate would be taken for the kind's.
+    """
+    found = watch.main_op(kind)
+    if found is None:
+        names = ", ".join(op.name for op in watch.ops if not op.is_view)
+        raise NotImplementedError(f"no {kind} op, but {names or 'nothing'}")
     return found
 
 
@@ -236,7 +243,7 @@ def _take_turn(item: _Timed, watched: _Watched) -> None:
             outputs.append(item.probe.run(*given))
 
     watched.take(item.times[0], forward, calls=item.repeats)
-    if not item.probe.has_backward:
+    if item.probe.backward is None:
         return
     gradients = [item.pool.cut(tuple(output.shape)) for output in outputs]
 

@@ -4,6 +4,7 @@ Which op a call dispatches, and how many bytes and FLOPs that op has, is not sai
 with the records that a trace makes: so a rate counts work exactly as the costs of a step do.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812  # its usual name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.costs.kinds import counted_bytes, kind_of
+from planner.device import Kind
 from planner.graph import Op, Phase
 from planner.tracing.operators import (
     compute_dtype,
@@ -33,9 +35,13 @@ _QUICK_SIZES_BYTES = (256 * _KIB, 4 * _MIB, 48 * _MIB)
 _WIDTH, _VOCABULARY, _SCORES, _HEADS, _HEAD_WIDTH = 768, 8192, 256, 8, 64
 _LENGTH = 256
 _TOKENS = 2048  # of one call of attention
-_IMAGES = 4
+_IMAGES, _CHANNELS = 4, 64
 _PARAMETER_ELEMENTS = _WIDTH * _WIDTH  # of one tensor that the optimizer steps
 _DROPPED = 0.1
+_POOLING_STRIDE = 2
+_LOOKED_UP = 8  # one row of so many of a table
+_TINY_LAYERS = 8
+_TINY_WIDTH = 8
 # Successive calls work on different memory, this much of it before any is used again: a step, too, has touched other
 # memory before it comes back to a tensor.
 _FOOTPRINT_BYTES = 64 * _MIB
@@ -67,15 +73,17 @@ class Probe:
 
     Attributes:
         name: for progress and errors.
+        kind: of the op that it is meant to dispatch.
         shapes: of its floating-point inputs.
         run: from those to its result.
-        has_backward: whether its backward is timed too; all inputs then require gradients.
+        backward: kind of its backward's op, if that is to be timed too.
     """
 
     name: str
+    kind: Kind
     shapes: tuple[tuple[int, ...], ...]
     run: Callable[..., torch.Tensor]
-    has_backward: bool = False
+    backward: Kind | None = None
 
 
 class Pool:
@@ -114,28 +122,44 @@ def probes(device: torch.device, dtype: torch.dtype, *, is_quick: bool) -> tuple
 
 def _products(is_quick: bool) -> Iterator[Probe]:
     for rows, columns, inner in _QUICK_PRODUCTS if is_quick else _PRODUCTS:
-        yield Probe(name=f"product {rows}x{inner}x{columns}", shapes=((rows, inner), (columns, inner)), run=_linear)
-        yield Probe(name=f"product {rows}x{inner}x{columns}, as for weights", shapes=((inner, rows), (inner, columns)),
-                    run=_weight_gradient)  # fmt: skip
+        name = f"product {rows}x{inner}x{columns}"
+        shapes = ((rows, inner), (columns, inner))
+        turned = ((inner, rows), (inner, columns))
+        yield Probe(name=name, kind=Kind.PRODUCT, shapes=shapes, run=_linear)
+        yield Probe(name=f"{name}, as for weights", kind=Kind.PRODUCT, shapes=turned, run=_weight_gradient)
     for batch, rows, columns, inner in _BATCHED:
-        yield Probe(name="batched product", shapes=((batch, rows, inner), (batch, inner, columns)), run=torch.bmm)
+        both = ((batch, rows, inner), (batch, inner, columns))
+        yield Probe(name=f"{batch} products", kind=Kind.PRODUCT, shapes=both, run=torch.bmm)
 
 
 def _convolutions(is_quick: bool) -> Iterator[Probe]:
     for entering, leaving, kernel, stride, side in _QUICK_CONVOLUTIONS if is_quick else _CONVOLUTIONS:
         yield Probe(
             name=f"convolution {kernel}x{kernel}, {entering} to {leaving} channels",
+            kind=Kind.CONVOLUTION,
             shapes=((_IMAGES, entering, side, side), (leaving, entering, kernel, kernel)),
             run=_Convolution(stride=stride, padding=kernel // 2),
-            has_backward=True,
+            backward=Kind.CONVOLUTION_BACKWARD,
         )
 
 
 def _attention(is_quick: bool) -> Iterator[Probe]:
     for length in _QUICK_LENGTHS if is_quick else _LENGTHS:
-        shape = (_TOKENS // length, _HEADS, length, _HEAD_WIDTH)
-        for run in (F.scaled_dot_product_attention, _causal_attention):
-            yield Probe(name=f"attention over {length}", shapes=(shape,) * 3, run=run, has_backward=True)
+        shapes = ((_TOKENS // length, _HEADS, length, _HEAD_WIDTH),) * 3
+        yield Probe(
+            name=f"attention over {length}",
+            kind=Kind.ATTENTION,
+            shapes=shapes,
+            run=F.scaled_dot_product_attention,
+            backward=Kind.ATTENTION_BACKWARD,
+        )
+        yield Probe(
+            name=f"causal attention over {length}",
+            kind=Kind.CAUSAL_ATTENTION,
+            shapes=shapes,
+            run=_causal_attention,
+            backward=Kind.CAUSAL_ATTENTION_BACKWARD,
+        )
 
 
 def _traffic(elements: int, device: torch.device) -> Iterator[Probe]:
@@ -143,30 +167,46 @@ def _traffic(elements: int, device: torch.device) -> Iterator[Probe]:
     wide = (max(1, elements // _WIDTH), _WIDTH)
     scores = (max(1, elements // _SCORES), _SCORES)
     words = (max(1, elements // _VOCABULARY), _VOCABULARY)
-    side = max(4, int((elements / (_IMAGES * _HEAD_WIDTH)) ** 0.5))
-    image = (_IMAGES, _HEAD_WIDTH, side, side)
-    heads = (max(1, elements // (_LENGTH * _HEADS * _HEAD_WIDTH)), min(_LENGTH, max(1, elements // 512)), 8, 64)
-    yield Probe(name="elementwise", shapes=(wide, wide), run=torch.mul)
-    yield Probe(name="elementwise, one operand", shapes=(wide,), run=F.relu)
-    yield Probe(name="gelu", shapes=(wide,), run=F.gelu, has_backward=True)
-    yield Probe(name="silu", shapes=(wide,), run=F.silu, has_backward=True)
-    yield Probe(name="copy", shapes=(heads,), run=_transposed_copy)
-    yield Probe(name="fill", shapes=(wide,), run=torch.zeros_like)
-    yield Probe(name="random", shapes=(wide,), run=_dropout if device.type == "cuda" else _bernoulli)
-    yield Probe(name="sum of columns", shapes=(wide,), run=_sum_columns)
-    yield Probe(name="mean of rows", shapes=(wide,), run=_mean_rows)
-    yield Probe(name="softmax", shapes=(words,), run=_log_softmax, has_backward=True)
-    yield Probe(name="softmax of scores", shapes=(scores,), run=_safe_softmax)
-    yield Probe(name="layer norm", shapes=(wide, wide[1:], wide[1:]), run=_layer_norm, has_backward=True)
-    yield Probe(name="batch norm", shapes=(image, image[1:2], image[1:2]), run=_BatchNorm(), has_backward=True)
-    yield Probe(name="pooling of 2x2", shapes=(image,), run=_Pooling(kernel=2, stride=2, padding=0), has_backward=True)
-    yield Probe(name="pooling of 3x3", shapes=(image,), run=_Pooling(kernel=3, stride=2, padding=1), has_backward=True)
-    yield Probe(name="embedding", shapes=(wide,), run=_Embedding(rows=wide[0]), has_backward=True)
+    side = max(4, math.isqrt(elements // (_IMAGES * _CHANNELS)))
+    image = (_IMAGES, _CHANNELS, side, side)
+    tokens = max(1, elements // (_HEADS * _HEAD_WIDTH))
+    heads = (max(1, tokens // _LENGTH), min(_LENGTH, tokens), _HEADS, _HEAD_WIDTH)
+    random = _dropout if device.type == "cuda" else _bernoulli
+    unary = (wide,)
+    exponential = Kind.EXPONENTIAL
+    of_rows, of_channels = (wide, wide[1:], wide[1:]), (image, image[1:2], image[1:2])
+    yield Probe(name="elementwise", kind=Kind.ELEMENTWISE, shapes=(wide, wide), run=torch.mul)
+    yield Probe(name="elementwise, one operand", kind=Kind.ELEMENTWISE, shapes=unary, run=F.relu)
+    yield Probe(name="gelu", kind=exponential, shapes=unary, run=F.gelu, backward=exponential)
+    yield Probe(name="silu", kind=exponential, shapes=unary, run=F.silu, backward=exponential)
+    yield Probe(name="copy", kind=Kind.COPY, shapes=(heads,), run=_transposed_copy)
+    yield Probe(name="fill", kind=Kind.FILL, shapes=unary, run=torch.zeros_like)
+    yield Probe(name="random", kind=Kind.RANDOM, shapes=unary, run=random)
+    yield Probe(name="sum of columns", kind=Kind.REDUCTION, shapes=unary, run=_sum_columns)
+    yield Probe(name="mean of rows", kind=Kind.REDUCTION, shapes=unary, run=_mean_rows)
+    yield Probe(name="softmax", kind=Kind.SOFTMAX, shapes=(words,), run=_log_softmax, backward=Kind.SOFTMAX_BACKWARD)
+    yield Probe(name="softmax of scores", kind=Kind.SAFE_SOFTMAX, shapes=(scores,), run=_safe_softmax)
+    yield Probe(
+        name="layer norm", kind=Kind.LAYER_NORM, shapes=of_rows, run=_layer_norm, backward=Kind.LAYER_NORM_BACKWARD
+    )
+    yield Probe(
+        name="batch norm", kind=Kind.BATCH_NORM, shapes=of_channels, run=_batch_norm, backward=Kind.BATCH_NORM_BACKWARD
+    )
+    for kernel in (2, 3):
+        pooling = _Pooling(kernel=kernel, padding=kernel // 3)
+        yield Probe(
+            name=f"pooling of {kernel}x{kernel}",
+            kind=Kind.POOLING,
+            shapes=(image,),
+            run=pooling,
+            backward=Kind.SCATTER,
+        )
+    yield Probe(name="embedding", kind=Kind.GATHER, shapes=unary, run=_Embedding(rows=wide[0]), backward=Kind.SCATTER)
 
 
 def empty_probe() -> Probe:
     """A call with hardly any work."""
-    return Probe(name="dispatch", shapes=((1,), (1,)), run=torch.mul, has_backward=True)
+    return Probe(name="dispatch", kind=Kind.ELEMENTWISE, shapes=((1,), (1,)), run=torch.mul, backward=Kind.ELEMENTWISE)
 
 
 def optimizer_elements(is_quick: bool) -> tuple[int, ...]:
@@ -187,11 +227,11 @@ def optimizer_for(elements: int, pool: Pool) -> torch.optim.Optimizer:
 
 def tiny_step(device: torch.device, dtype: torch.dtype) -> tuple[Callable[[], None], int]:
     """A training step of layers with hardly any work, and how many ops that are no views it dispatches."""
-    layers = []
-    for _ in range(8):
-        layers += [torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)]
+    layers: list[torch.nn.Module] = []
+    for _ in range(_TINY_LAYERS):
+        layers += [torch.nn.Linear(_TINY_WIDTH, _TINY_WIDTH), torch.nn.GELU(), torch.nn.LayerNorm(_TINY_WIDTH)]
     module = torch.nn.Sequential(*layers).to(device=device, dtype=dtype)
-    entering = torch.zeros(2, 8, device=device, dtype=dtype)
+    entering = torch.zeros(2, _TINY_WIDTH, device=device, dtype=dtype)
 
     def step() -> None:
         module(entering).sum().backward()
@@ -255,24 +295,22 @@ class _Convolution:
         return F.conv2d(entering, weight, stride=self.stride, padding=self.padding)
 
 
-class _BatchNorm:
-    def __call__(self, entering: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        statistics = (torch.zeros_like(weight), torch.ones_like(weight))
-        return F.batch_norm(entering, *statistics, weight, bias, training=True)
+def _batch_norm(entering: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    mean, variance = torch.zeros_like(weight), torch.ones_like(weight)
+    return F.batch_norm(entering, mean, variance, weight, bias, training=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pooling:
     kernel: int
-    stride: int
     padding: int
 
     def __call__(self, entering: torch.Tensor) -> torch.Tensor:
-        return F.max_pool2d(entering, self.kernel, self.stride, self.padding)
+        return F.max_pool2d(entering, self.kernel, _POOLING_STRIDE, self.padding)
 
 
 class _Embedding:
-    """Looks up every eighth row of a table, from all over it."""
+    """Looks up some of a table's rows, in an order in which no neighbours follow each other."""
 
     def __init__(self, *, rows: int) -> None:
         self._rows = rows
@@ -280,8 +318,9 @@ class _Embedding:
 
     def __call__(self, table: torch.Tensor) -> torch.Tensor:
         if self._indices is None:
-            step = 7  # no neighbours follow each other
-            self._indices = (torch.arange(max(1, self._rows // 8), device=table.device) * 8 * step) % self._rows
+            generator = torch.Generator().manual_seed(0)
+            order = torch.randperm(self._rows, generator=generator)
+            self._indices = order[: max(1, self._rows // _LOOKED_UP)].to(table.device)
         return F.embedding(self._indices, table)
 
 
@@ -323,8 +362,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         return result
 
-    @property
-    def main_op(self) -> Op | None:
-        """The op with the most work; None if there was none but views and allocations."""
-        found = [op for op in self.ops if not op.is_view and not op.is_opaque]
-        return max(found, key=lambda op: (op.flops, counted_bytes(op, kind_of(op))), default=None)
+    def main_op(self, kind: Kind) -> Op | None:
+        """The op of a kind with the most work; None if there was none."""
+        found = [op for op in self.ops if not op.is_view and not op.is_opaque and kind_of(op) is kind]
+        return max(found, key=lambda op: (op.flops, counted_bytes(op, kind)), default=None)

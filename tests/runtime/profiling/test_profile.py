@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 import planner
 from planner.cli import main
-from planner.costs.kinds import kind_of
 from planner.device import Kind, load_device
 from planner.errors import DeviceError
 from planner.graph import ops
@@ -52,9 +51,15 @@ class UnevenStopwatch(EvenStopwatch):
 
 def small_probes(device: torch.device, dtype: torch.dtype, *, is_quick: bool) -> tuple[Probe, ...]:
     return (
-        Probe(name="product", shapes=((64, 64), (64, 64)), run=torch.mm),
-        Probe(name="elementwise", shapes=((ELEMENTS,), (ELEMENTS,)), run=torch.mul),
-        Probe(name="gelu", shapes=((ELEMENTS,),), run=torch.nn.functional.gelu, has_backward=True),
+        Probe(name="product", kind=Kind.PRODUCT, shapes=((64, 64), (64, 64)), run=torch.mm),
+        Probe(name="elementwise", kind=Kind.ELEMENTWISE, shapes=((ELEMENTS,), (ELEMENTS,)), run=torch.mul),
+        Probe(
+            name="gelu",
+            kind=Kind.EXPONENTIAL,
+            shapes=((ELEMENTS,),),
+            run=torch.nn.functional.gelu,
+            backward=Kind.EXPONENTIAL,
+        ),
     )
 
 
@@ -134,11 +139,16 @@ def test_what_the_machine_refuses_is_skipped_and_named(small: None, monkeypatch:
         raise RuntimeError("not implemented for 'Half'\nand more")
 
     def with_refused(*arguments: Any, **keywords: Any) -> tuple[Probe, ...]:
-        return (*small_probes(*arguments, **keywords), Probe(name="odd one", shapes=((4,),), run=refuse))
+        odd = (
+            Probe(name="odd one", kind=Kind.ELEMENTWISE, shapes=((4,),), run=refuse),
+            Probe(name="other one", kind=Kind.FILL, shapes=((4,),), run=torch.neg),
+        )
+        return (*small_probes(*arguments, **keywords), *odd)
 
     monkeypatch.setattr(measure, "probes", with_refused)
     said = invoke("-o", "mine.yaml", "--dtype", "float32").stderr
     assert "planner: skipped: odd one in float32: not implemented for 'Half'\n" in said
+    assert "planner: skipped: other one in float32: no fill op, but aten.neg.default\n" in said
 
 
 def test_without_any_product_there_is_no_profile(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +209,7 @@ def test_a_call_counts_bytes_and_flops_as_a_trace_does() -> None:
     with Watch() as watch:
         torch.mm(entering, torch.zeros(8, 16).t())
     traced = next(op for op in ops(graph) if op.name == "aten.mm.default")
-    watched = watch.main_op
+    watched = watch.main_op(Kind.PRODUCT)
     assert watched is not None
     assert (256 + 512, 128, 2 * 4 * 8 * 16) == (watched.read_bytes, watched.write_bytes, watched.flops)
     assert (traced.read_bytes, traced.write_bytes, traced.flops) == (
@@ -209,20 +219,21 @@ def test_a_call_counts_bytes_and_flops_as_a_trace_does() -> None:
     )
 
 
-def test_the_probes_of_a_cpu_cover_every_kind_but_the_optimizer() -> None:
-    kinds = set()
+def test_the_probes_of_a_cpu_dispatch_what_they_are_meant_to_and_cover_every_kind_but_the_optimizer() -> None:
     pool = Pool(torch.float32, CPU)
-    for probe in probes(CPU, torch.float32, is_quick=True):
+    found = probes(CPU, torch.float32, is_quick=True)
+    for probe in found:
         if sum(torch.Size(shape).numel() for shape in probe.shapes) > 2**22:
             continue  # the same calls on more
         inputs = [pool.cut(shape).detach().requires_grad_() for shape in probe.shapes]
         with Watch() as forward:
             output = probe.run(*inputs)
-        with Watch() as backward:
-            if probe.has_backward:
+        assert forward.main_op(probe.kind) is not None, probe.name
+        if probe.backward is not None:
+            with Watch() as backward:
                 torch.autograd.grad(output, inputs, torch.ones_like(output))
-        kinds |= {kind_of(watch.main_op) for watch in (forward, backward) if watch.main_op is not None}
-    assert set(Kind) - {Kind.OPTIMIZER} == kinds
+            assert backward.main_op(probe.backward) is not None, probe.name
+    assert set(Kind) - {Kind.OPTIMIZER} == {kind for probe in found for kind in (probe.kind, probe.backward) if kind}
 
 
 def test_successive_cuts_of_a_pool_do_not_overlap() -> None:
