@@ -19,6 +19,7 @@ from planner.commands.frontier import frontier
 from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
 from planner.commands.kv import kv
 from planner.commands.output import say
+from planner.commands.profile import profile
 from planner.commands.report import report
 from planner.commands.solve import solve
 from planner.commands.trace import trace
@@ -64,7 +65,7 @@ def main() -> None:
     """
 
 
-for command in (solve, frontier, compare, report, estimate, trace, verify, kv, devices, presets):
+for command in (solve, frontier, compare, report, estimate, trace, verify, profile, kv, devices, presets):
     main.add_command(command)
 
 if __name__ == "__main__":

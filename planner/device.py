@@ -5,7 +5,9 @@ its own.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,67 @@ DEFAULT_DEVICE = "h100-80gb"
 
 _PROFILES = Path(__file__).with_name("profiles")
 _PROFILE_SUFFIXES = (".yaml", ".yml")
+
+
+# Written rates are rounded, so neighbours may contradict each other by this much.
+_ROUNDING = 1.001
+
+
+class Kind(StrEnum):
+    """What runs at the same rate: a profile may have a measured curve for each."""
+
+    PRODUCT = "product"
+    CONVOLUTION = "convolution"
+    CONVOLUTION_BACKWARD = "convolution_backward"
+    ATTENTION = "attention"
+    ATTENTION_BACKWARD = "attention_backward"
+    CAUSAL_ATTENTION = "causal_attention"
+    CAUSAL_ATTENTION_BACKWARD = "causal_attention_backward"
+    ELEMENTWISE = "elementwise"
+    EXPONENTIAL = "exponential"  # elementwise, but as much arithmetic as traffic
+    COPY = "copy"
+    FILL = "fill"
+    RANDOM = "random"
+    REDUCTION = "reduction"
+    SOFTMAX = "softmax"
+    SOFTMAX_BACKWARD = "softmax_backward"
+    SAFE_SOFTMAX = "safe_softmax"  # the form that unfused attention takes, which looks for rows without any score
+    LAYER_NORM = "layer_norm"
+    LAYER_NORM_BACKWARD = "layer_norm_backward"
+    BATCH_NORM = "batch_norm"
+    BATCH_NORM_BACKWARD = "batch_norm_backward"
+    POOLING = "pooling"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    OPTIMIZER = "optimizer"
+
+
+# Their curves say FLOPs per second by FLOPs per byte moved, the others bytes per second by bytes moved.
+ARITHMETIC = frozenset(
+    {
+        Kind.PRODUCT,
+        Kind.CONVOLUTION,
+        Kind.CONVOLUTION_BACKWARD,
+        Kind.ATTENTION,
+        Kind.ATTENTION_BACKWARD,
+        Kind.CAUSAL_ATTENTION,
+        Kind.CAUSAL_ATTENTION_BACKWARD,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCurve:
+    """Measured rates of one kind in one dtype, by what they depend on.
+
+    Attributes:
+        places: ascending; of a kind in `ARITHMETIC` FLOPs per byte moved, else bytes moved.
+        rates_per_s: at each place; of a kind in `ARITHMETIC` FLOPs per second, else bytes per second. With equal
+            bytes, a later place never takes less time than an earlier one.
+    """
+
+    places: tuple[float, ...]
+    rates_per_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +100,9 @@ class DeviceProfile:
         attention_efficiency: The same for fused attention kernels.
         bandwidth_efficiency: The fraction of the peak bandwidth that streaming kernels reach.
         launch_s: From the end of one small kernel to the start of the next.
+        rates: Measured rates by kind and dtype name, which win over the efficiencies; mostly empty.
+        reference_s: What two fixed calls took when the rates were measured, by name: they tell how fast the machine is
+            at another time (`planner.runtime.profiling.reference`). Empty without measured rates.
         sources: Where each number comes from, by its key in the profile file.
         usable_memory_bytes: What the driver says a process can have; None where nobody has said.
     """
@@ -53,6 +119,8 @@ class DeviceProfile:
     launch_s: float
     sources: Mapping[str, str]
     usable_memory_bytes: int | None = None
+    rates: Mapping[Kind, Mapping[str, RateCurve]] = field(default_factory=dict)
+    reference_s: Mapping[str, float] = field(default_factory=dict)
 
     def host_budget(self, asked: str | int | None) -> int:
         """Bytes of host memory that a plan may use.
@@ -170,4 +238,35 @@ def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
         launch_s=float(data["launch_s"]),
         sources=sources,
         usable_memory_bytes=sizes.get("usable_memory"),
+        rates={
+            Kind(kind): {dtype: _curve(document, Kind(kind), dtype) for dtype in curves}
+            for kind, curves in data.get("rates", {}).items()
+        },
+        reference_s={name: float(seconds) for name, seconds in data.get("reference_s", {}).items()},
+    )
+
+
+def point_keys(kind: Kind) -> tuple[str, str]:
+    """The keys of one point of the kind's curve in a profile file: the place, and the rate there."""
+    return ("flops_per_byte", "flops_per_s") if kind in ARITHMETIC else ("bytes", "bytes_per_s")
+
+
+def _curve(document: SourcedDocument, kind: Kind, dtype: str) -> RateCurve:
+    data: Any = document.data
+    points = data["rates"][kind][dtype]
+    place_key, rate_key = point_keys(kind)
+    for index, (before, after) in enumerate(pairwise(points), start=1):
+        if after[place_key] <= before[place_key]:
+            problem = f"expected {place_key} above the {before[place_key]:g} before, found {after[place_key]:g}"
+        elif after[place_key] / after[rate_key] * _ROUNDING < before[place_key] / before[rate_key]:
+            problem = (
+                f"at {rate_key} {after[rate_key]:g} this would take less time than the smaller point before; "
+                "measure again"
+            )
+        else:
+            continue
+        raise document.error(problem, ("rates", str(kind), dtype, index), error_type=DeviceError)
+    return RateCurve(
+        places=tuple(float(point[place_key]) for point in points),
+        rates_per_s=tuple(float(point[rate_key]) for point in points),
     )

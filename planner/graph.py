@@ -183,6 +183,7 @@ class StepInfo:
     # reduced.
     sharded_gradient_ratio: float = 0.0
     micro_batch: int | None = None  # samples per device; None for a live module, whose arguments do not say
+    parameter_dtype: str = ""  # of most of the optimizer's work
 
 
 def op_in_words(op: Op) -> str:

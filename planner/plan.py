@@ -15,13 +15,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from planner.errors import PlanFileError
 from planner.link import Staging
 from planner.patterns import compress, expand
 from planner.validation import check
-from planner.yaml_source import FLOAT_RESOLVER, SourcedDocument, load_yaml
+from planner.yaml_source import FlowMapping, SourcedDocument, format_yaml, load_yaml
 
 PLAN_VERSION = 1
 _LINE_WIDTH = 140
@@ -142,13 +140,13 @@ def format_plan(plan: Plan) -> str:
         "budget_bytes": plan.budget_bytes,
         "predicted": asdict(plan.predicted),
         "solver": asdict(plan.solver),
-        "baselines": [_Line(asdict(row)) for row in plan.baselines],
+        "baselines": [FlowMapping(asdict(row)) for row in plan.baselines],
         **({} if plan.staging is None else {"staging": asdict(plan.staging)}),
-        "counts": _Line(decisions=len(plan.decisions), anchors=len(plan.anchors)),
+        "counts": FlowMapping(decisions=len(plan.decisions), anchors=len(plan.anchors)),
         "decisions": _grouped(plan.decisions, "saved"),
         "anchors": _grouped(plan.anchors, "kept"),
     }
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=_LINE_WIDTH, allow_unicode=True)
+    return format_yaml(data, width=_LINE_WIDTH)
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -268,7 +266,7 @@ def _grouped(items: Iterable[Decision | Anchor], key: str) -> list[dict[str, Any
         entry: dict[str, Any] = {"modules": pattern}
         if call:
             entry["call"] = call
-        entry[key] = [_Line({name: _plain(value) for name, value in row}) for row in entries]
+        entry[key] = [FlowMapping({name: _plain(value) for name, value in row}) for row in entries]
         grouped.append(entry)
     return grouped
 
@@ -301,19 +299,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, StrEnum) else value
-
-
-class _Line(dict[str, Any]):
-    """A mapping written on one line."""
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-_Dumper.add_implicit_resolver(*FLOAT_RESOLVER)
-_Dumper.add_representer(
-    _Line,
-    lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=True),
-)

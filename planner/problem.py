@@ -275,7 +275,13 @@ def build_problem(
     )
     static = step_info(graph).static
     times_ns = _times_ns(graph, device)
-    optimizer_s = optimizer_seconds(static.parameters_bytes, static.optimizer_bytes, static.gradients_bytes, device)
+    optimizer_s = optimizer_seconds(
+        static.parameters_bytes,
+        static.optimizer_bytes,
+        static.gradients_bytes,
+        device,
+        dtype=step_info(graph).parameter_dtype,
+    )
     return Problem(
         tensors=tuple(tensors),
         ops=replay_ops,

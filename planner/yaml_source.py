@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import yaml
 
@@ -197,13 +197,34 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # YAML 1.1 wants a dot and a sign in the exponent, so that it reads "1e-5" and "1.5e9" as text.
-# What writes YAML for us gives its dumper the same resolver, so that the text "1e5" gets its quotes.
+# The dumper below has the same resolver, so that the text "1e5" gets its quotes.
 FLOAT_RESOLVER = (
     _TAG_PREFIX + "float",
     re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
 _Loader.add_implicit_resolver(*FLOAT_RESOLVER)
+
+
+class FlowMapping(dict[str, Any]):
+    """A mapping that `format_yaml` writes on one line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_implicit_resolver(*FLOAT_RESOLVER)
+_Dumper.add_representer(
+    FlowMapping,
+    lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=True),
+)
+
+
+def format_yaml(data: object, *, width: int) -> str:
+    """Plain data as YAML that `load_yaml` reads back as the same, keys in their order; lines wrap at the width."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=width, allow_unicode=True)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,6 +25,13 @@ NUMBER_KEYS = {
 }
 
 
+POINT = {"flops_per_byte": 10, "flops_per_s": 1e12}
+
+
+def rates(*points: dict[str, float]) -> dict[str, Any]:
+    return {"product": {"float32": list(points)}}
+
+
 def test_the_known_devices() -> None:
     expected = "a100-40gb a100-80gb b200 h100-80gb h200 l40s mi300x rtx-3090 rtx-4090"
     assert expected == " ".join(device_names())
@@ -120,6 +127,20 @@ def test_a_profile_file_that_cannot_be_read_is_an_error_of_the_line_that_names_i
         ),
         ("rate per second of at least 1e6", {"memory": "1GB", "memory_bytes_per_s": 1e-300}),
         ("fraction from 0.001 to 1, found 1e-300", {"memory": "1GB", "bandwidth_efficiency": 1e-300}),
+        ("rates.prodct: unknown key; did you mean 'product'", {"memory": "1GB", "rates": {"prodct": {}}}),
+        ("rates.product.int8: unknown key", {"memory": "1GB", "rates": {"product": {"int8": [POINT]}}}),
+        ("a list of 1 to 64 points", {"memory": "1GB", "rates": {"product": {"float32": []}}}),
+        ("'flops_per_s' is missing", {"memory": "1GB", "rates": {"product": {"float32": [{"flops_per_byte": 1}]}}}),
+        ("'flops_per_byte' is missing", {"memory": "1GB", "rates": {"product": {"float32": [{"flops_per_s": 1e9}]}}}),
+        ("rate per second of at least 1e6", {"memory": "1GB", "rates": rates(POINT | {"flops_per_s": 1e3})}),
+        ("expected a rate per second", {"memory": "1GB", "rates": rates(POINT | {"flops_per_s": float("inf")})}),
+        ("expected flops_per_byte above the 10 before, found 10", {"memory": "1GB", "rates": rates(POINT, POINT)}),
+        (
+            "rates.product.float32[1]: at flops_per_s 1e+13 this would take less time than the smaller point before",
+            {"memory": "1GB", "rates": rates(POINT, {"flops_per_byte": 20, "flops_per_s": 1e13})},
+        ),
+        ("reference_s: 'elementwise' is missing", {"memory": "1GB", "reference_s": {"product": 1e-3}}),
+        ("a time in seconds above 1e-9", {"memory": "1GB", "reference_s": {"product": 0, "elementwise": 1e-3}}),
         ("did you mean 'bfloat16'", {"memory": "1GB", "peak_flops_per_s": {"bfloat": 1e12}}),
     ],
 )

@@ -1,6 +1,12 @@
-"""Seconds per op: the larger of arithmetic and traffic time, plus the launch. No torch."""
+"""Seconds per op: from measured rates where the device's profile has them, else the larger of arithmetic and traffic
+time, plus the launch. No torch.
+"""
 
-from planner.device import DeviceProfile
+from bisect import bisect_right
+from math import exp, log
+
+from planner.costs.kinds import counted_bytes, kind_of
+from planner.device import ARITHMETIC, DeviceProfile, Kind, RateCurve
 from planner.graph import Op
 
 # Ops that read a few rows of a large table; they move what they return, in and out.
@@ -18,7 +24,42 @@ def op_seconds(op: Op, device: DeviceProfile) -> float:
     """
     if op.is_view:
         return 0.0
+    measured_s = measured_seconds(op, device)
+    if measured_s is not None:
+        return device.launch_s + measured_s
     return device.launch_s + max(arithmetic_seconds(op, device), moved_bytes(op) / _bandwidth(device))
+
+
+def measured_seconds(op: Op, device: DeviceProfile) -> float | None:
+    """Time of the op at the rate measured for its kind and dtype, without the launch; None if there is none."""
+    if not device.rates:
+        return None
+    if op.is_opaque:
+        return 0.0  # memory without content takes no more than the launch
+    kind = kind_of(op)
+    curve = device.rates.get(kind, {}).get(op.dtype)
+    if curve is None:
+        return None
+    size_bytes = counted_bytes(op, kind)
+    if kind in ARITHMETIC:
+        return op.flops / rate_at(curve, op.flops / max(1, size_bytes))
+    return size_bytes / rate_at(curve, size_bytes)
+
+
+def rate_at(curve: RateCurve, place: float) -> float:
+    """The rate at a place: on a line between its neighbours where both axes are logarithmic, and constant beyond
+    the ends.
+
+    So it lies between two measured rates, and since no measured place takes less time than a smaller one, none does.
+    """
+    places, rates = curve.places, curve.rates_per_s
+    after = bisect_right(places, place)
+    if after == 0:
+        return rates[0]
+    if after == len(places) or places[after - 1] == place:
+        return rates[after - 1]
+    share = log(place / places[after - 1]) / log(places[after] / places[after - 1])
+    return exp((1 - share) * log(rates[after - 1]) + share * log(rates[after]))
 
 
 def arithmetic_seconds(op: Op, device: DeviceProfile) -> float:
@@ -40,9 +81,22 @@ def moved_bytes(op: Op) -> int:
     return op.read_bytes + op.write_bytes
 
 
-def optimizer_seconds(parameter_bytes: int, state_bytes: int, gradient_bytes: int, device: DeviceProfile) -> float:
-    """Time of a fused optimizer step: parameters and states are read and written, gradients read."""
-    return (2 * parameter_bytes + 2 * state_bytes + gradient_bytes) / _bandwidth(device)
+def optimizer_seconds(
+    parameter_bytes: int, state_bytes: int, gradient_bytes: int, device: DeviceProfile, *, dtype: str = ""
+) -> float:
+    """Time of an optimizer step, counted as a fused one: parameters and states are read and written, gradients read.
+
+    A measured rate is that of Adam as PyTorch runs it by default, in so many more passes; an optimizer without state
+    does elementwise work.
+
+    Args:
+        parameter_bytes, state_bytes, gradient_bytes: of the trainable parameters.
+        device: the step runs on.
+        dtype: of the parameters; without it, no measured rate is looked for.
+    """
+    size_bytes = 2 * parameter_bytes + 2 * state_bytes + gradient_bytes
+    curve = device.rates.get(Kind.OPTIMIZER if state_bytes else Kind.ELEMENTWISE, {}).get(dtype)
+    return size_bytes / (_bandwidth(device) if curve is None else rate_at(curve, size_bytes))
 
 
 def _bandwidth(device: DeviceProfile) -> float:

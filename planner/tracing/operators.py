@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from planner.tracing.attention import Kernels
 from planner.tracing.workspace import workspace_bytes, workspace_rule
@@ -30,6 +30,7 @@ _NAMESPACE_OF_STAND_INS = "planner_cuda"
 _BATCH_NORMS = frozenset({"aten.native_batch_norm", "aten.cudnn_batch_norm", "aten.miopen_batch_norm"})
 _STATISTICS = (3, 4)
 _IS_TRAINING = 5
+_DTYPE_PREFIX = "torch."
 _UNCACHED = frozenset({"aten.empty", "aten.empty_strided"})  # nothing cheaper to answer them with
 
 
@@ -70,7 +71,7 @@ def operator_of(func: Any) -> Operator:
         statistics=_STATISTICS if base_name in _BATCH_NORMS else (),
         dropout=arguments.get("dropout_p"),
         causal=arguments.get("is_causal"),
-        flops=_grouped_mm_flops if base_name == "aten._grouped_mm" else flop_registry.get(func.overloadpacket),
+        flops=_FLOPS.get(base_name) or flop_registry.get(func.overloadpacket),
     )
 
 
@@ -83,6 +84,44 @@ def _grouped_mm_flops(a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any) -> i
     """
     groups = a.size(0) if a.dim() == b.dim() == 3 else 1
     return 2 * groups * a.size(-2) * a.size(-1) * b.size(-1)
+
+
+def _cpu_attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
+    formula: Any = sdpa_flop_count
+    return int(formula(query.shape, key.shape, value.shape))
+
+
+def _cpu_attention_backward_flops(
+    grad_out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> int:
+    formula: Any = sdpa_backward_flop_count
+    return int(formula(grad_out.shape, query.shape, key.shape, value.shape))
+
+
+# Formulas that torch's registry lacks.
+_FLOPS: Mapping[str, Callable[..., int]] = {
+    "aten._grouped_mm": _grouped_mm_flops,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _cpu_attention_flops,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _cpu_attention_backward_flops,
+}
+
+
+def traffic_bytes(tensors: list[torch.Tensor]) -> int:
+    """Bytes that reading or writing the tensors touches: an expanded tensor is no larger than its storage."""
+    return sum(min(tensor.nbytes, tensor.untyped_storage().nbytes()) for tensor in tensors)
+
+
+def compute_dtype(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> str:
+    """The name of the dtype that the call computes in: that of its first tensor that is no index."""
+    for tensor in (*inputs, *outputs):
+        if tensor.is_floating_point() or tensor.is_complex():
+            return dtype_name(tensor.dtype)
+    return dtype_name(outputs[0].dtype) if outputs else ""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The dtype's name, such as "float32"."""
+    return str(dtype).removeprefix(_DTYPE_PREFIX)
 
 
 def tensors_in(items: Any) -> list[torch.Tensor]:

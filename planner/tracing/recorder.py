@@ -26,16 +26,18 @@ from planner.tracing.attention import Kernels
 from planner.tracing.operators import (
     CallTable,
     Operator,
+    compute_dtype,
+    dtype_name,
     is_causal,
     is_random,
     layout_bytes,
     operator_of,
     tensors_in,
+    traffic_bytes,
     written_tensors,
 )
 
 STATIC_KINDS = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.INPUT, StorageKind.CONSTANT})
-_DTYPE_PREFIX = "torch."
 _ADD = "aten.add.Tensor"
 NEVER = 2**62
 
@@ -210,10 +212,10 @@ class Recorder(TorchDispatchMode):
                 module_call=where[1],
                 reads=reads,
                 writes=writes,
-                read_bytes=_traffic_bytes(inputs) if writes else 0,
-                write_bytes=_traffic_bytes(outputs) if writes else 0,
+                read_bytes=traffic_bytes(inputs) if writes else 0,
+                write_bytes=traffic_bytes(outputs) if writes else 0,
                 flops=cost.flops,
-                dtype=_compute_dtype(inputs, outputs),
+                dtype=compute_dtype(inputs, outputs),
                 shape=tuple(outputs[0].shape) if outputs else (),
                 is_view=not writes,
                 is_random=is_random(operator, args, kwargs),
@@ -302,7 +304,7 @@ class Recorder(TorchDispatchMode):
             ordinal=self._packed[where],
             op="" if producer is None else self._op_name(producer),
             shape=tuple(tensor.shape),
-            dtype=_dtype_name(tensor.dtype),
+            dtype=dtype_name(tensor.dtype),
             pack_step=self.step,
         )
         self._packed[where] += 1
@@ -433,19 +435,3 @@ class Recorder(TorchDispatchMode):
             )
             for index, record in enumerate(self.saved)
         )
-
-
-def _traffic_bytes(tensors: list[torch.Tensor]) -> int:
-    """Bytes that reading the tensors touches: an expanded tensor is no larger than its storage."""
-    return sum(min(tensor.nbytes, tensor.untyped_storage().nbytes()) for tensor in tensors)
-
-
-def _compute_dtype(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> str:
-    for tensor in (*inputs, *outputs):
-        if tensor.is_floating_point() or tensor.is_complex():
-            return _dtype_name(tensor.dtype)
-    return _dtype_name(outputs[0].dtype) if outputs else ""
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix(_DTYPE_PREFIX)

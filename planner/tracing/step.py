@@ -289,6 +289,7 @@ def _graph(recorder: Recorder, module: torch.nn.Module, settings: StepSettings) 
             static=memory.static,
             tokens=settings.tokens,
             micro_batch=settings.micro_batch,
+            parameter_dtype=settings.parameter_dtype,
             notes=settings.notes,
             sharded_gradient_ratio=memory.sharded_gradient_ratio,
         ),
