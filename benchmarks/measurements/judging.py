@@ -7,11 +7,12 @@ from statistics import median
 
 from benchmarks.measurements.row import Kind, Row
 from planner.costs.reserved import reserved_interval
-from planner.estimation.estimate import static_of, step_moments
+from planner.estimation.estimate import static_of
+from planner.estimation.phases import Phase, phases_of_stage
 from planner.estimation.run import Run
 from planner.estimation.verdict import CONTEXT_HIGH_BYTES, CONTEXT_LOW_BYTES
 
-OPTIMIZER_STEP = "optimizer step"
+_OPTIMIZER_STEPS = frozenset({Phase.FIRST_STEP, Phase.STEP})
 _ROUNDED = 0.005  # figures have three digits or more
 _FIGURES = (Kind.ALLOCATED, Kind.RESERVED, Kind.DEVICE)
 
@@ -69,7 +70,7 @@ def judge(row: Row) -> Judged:
     """The row with its estimate."""
     if row.run is None:
         return Judged(row=row)
-    peak = max(step_moments(row.run), key=lambda moment: moment.size_bytes)
+    peak = max(phases_of_stage(row.run), key=lambda phase: phase.size_bytes)
     interval = reserved_interval(allocated_bytes=peak.size_bytes)
     is_device = row.kind is Kind.DEVICE
     return Judged(
@@ -135,7 +136,7 @@ def acceptance(rows: Sequence[Judged]) -> list[Acceptance]:
     """Each demand, and whether the rows meet it."""
     allocated = [one for one in rows if one.counts and one.row.kind is Kind.ALLOCATED]
     dense = summary(one.error for one in allocated if one.row.is_dense and one.row.parameters >= _DENSE)
-    steps = summary(one.error for one in allocated if one.phase == OPTIMIZER_STEP)
+    steps = summary(one.error for one in allocated if one.phase in _OPTIMIZER_STEPS)
     found = [
         _demand("dense, at least 1B, allocated: median error at most 5%", dense and dense.median, most=_MEDIAN),
         _demand("dense, at least 1B, allocated: 90th percentile at most 12%", dense and dense.p90, most=_P90),

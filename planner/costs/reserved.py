@@ -33,9 +33,9 @@ HOPPER_CUBLAS_WORKSPACE_BYTES = 32 * MIB
 # The thread that runs forward, and autograd's thread of the device, which runs backward.
 CUBLAS_THREADS = 2
 
-# See `reserved_interval`.
-_HOLES_PER_BLOCK = 1 / 2
-_MEAN_HOLE = 1 / 2  # of a block
+# Of all memory, what may lie in holes: half as many holes as blocks, each half a block on average. See
+# `reserved_interval`.
+HOLES_SHARE = 1 / 2 * 1 / 2
 
 
 def rounded_bytes(size_bytes: int) -> int:
@@ -53,14 +53,14 @@ def segment_bytes(block_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReservedInterval:
-    """Bounds of what the allocator reserves."""
+class Interval:
+    """From low to high, in bytes."""
 
     low_bytes: int
     high_bytes: int
 
 
-def reserved_interval(*, allocated_bytes: int, idle_bytes: int = 0) -> ReservedInterval:
+def reserved_interval(*, allocated_bytes: int, idle_bytes: int = 0) -> Interval:
     """What the allocator reserves, as far as it can be said without the order of the allocations.
 
     The low end is memory without holes: what each stream holds at its own peak, and cuBLAS's workspaces. Expandable
@@ -78,4 +78,4 @@ def reserved_interval(*, allocated_bytes: int, idle_bytes: int = 0) -> ReservedI
     Source: D. Knuth, The Art of Computer Programming, volume 1, section 2.5.
     """
     low_bytes = allocated_bytes + idle_bytes + CUBLAS_THREADS * CUBLAS_WORKSPACE_BYTES
-    return ReservedInterval(low_bytes=low_bytes, high_bytes=low_bytes + int(low_bytes * _HOLES_PER_BLOCK * _MEAN_HOLE))
+    return Interval(low_bytes=low_bytes, high_bytes=int(low_bytes * (1 + HOLES_SHARE)))

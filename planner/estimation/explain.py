@@ -7,15 +7,11 @@ the figures are added up from, so the two cannot differ.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from planner.costs.reserved import CUBLAS_THREADS, CUBLAS_WORKSPACE_BYTES, HOLES_SHARE
 from planner.estimation.phases import SOURCES, Entry, Part, PhasePeak
 from planner.estimation.verdict import (
     CONTEXT_HIGH_BYTES,
     CONTEXT_LOW_BYTES,
-    CUBLAS_HIGH_BYTES,
-    CUBLAS_LOW_BYTES,
-    CUBLAS_THREADS,
-    HOLES_SHARE,
-    MODEL_ERROR,
     NCCL_BUFFER_BYTES,
     NCCL_FEWEST_BUFFERS,
     NCCL_MOST_BUFFERS,
@@ -94,17 +90,13 @@ def _device(found: Estimate) -> Iterator[Formula]:
     peak, groups = found.peak.size_bytes, communicators(found.run)
     yield Formula(
         name="reserved, at least",
-        terms=((("allocated", peak),), (("cuBLAS workspace", CUBLAS_LOW_BYTES),)),
+        terms=((("allocated", peak),), (("handles", CUBLAS_THREADS), ("cuBLAS workspace", CUBLAS_WORKSPACE_BYTES))),
         size_bytes=found.reserved.low_bytes,
         source=_ALLOCATOR,
     )
     yield Formula(
         name="reserved, at most",
-        terms=(
-            (("allocated", peak), ("with the error of the model", 1 + MODEL_ERROR)),
-            (("handles", CUBLAS_THREADS), ("cuBLAS workspace", CUBLAS_HIGH_BYTES)),
-            (("comes and goes", found.changing_bytes), ("share of holes", HOLES_SHARE)),
-        ),
+        terms=((("at least", found.reserved.low_bytes), ("with holes", 1 + HOLES_SHARE)),),
         size_bytes=found.reserved.high_bytes,
         source=_ALLOCATOR,
     )

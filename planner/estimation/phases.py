@@ -288,8 +288,11 @@ def _cached_copies(moment: Moment, run: Run, parts: StepParts) -> list[Entry]:
 
 def phases_of(run: Run) -> tuple[PhasePeak, ...]:
     """The fullest moment of each phase, in the order of time; in a pipeline, of the rank that needs most."""
-    if run.degrees.pipeline > 1:
-        run = replace(run, stage=fullest_rank(run).stage)
+    return phases_of_stage(replace(run, stage=fullest_rank(run).stage) if run.degrees.pipeline > 1 else run)
+
+
+def phases_of_stage(run: Run) -> tuple[PhasePeak, ...]:
+    """The same of a rank of the run's own stage."""
     static, parts = static_of(run), step_parts(run)
     fixed = _Fixed(run, static)
     found = [PhasePeak(phase=Phase.LOAD, where="the model", entries=(*fixed.parameters, *fixed.buckets))]

@@ -3,22 +3,14 @@
 Where a figure cannot be known beforehand it is an interval, and the verdict says FITS only if its upper end does.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from planner.costs.reserved import MIB, Interval, reserved_interval
 from planner.device import DeviceProfile
-from planner.estimation.phases import Part, Phase, PhasePeak, phases_of
+from planner.estimation.phases import Phase, PhasePeak, phases_of
 from planner.estimation.run import Run, Sharding
 
-_KIB, _MIB = 2**10, 2**20
-
-# cuBLAS's workspace, from the allocator, for each handle and stream; forward and backward run in a thread each, with
-# a handle of its own. Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize` (torch 2.13):
-# :4096:2:16:8 KiB by default, 32 MiB on Hopper and later.
-CUBLAS_LOW_BYTES = (2 * 4096 + 8 * 16) * _KIB
-CUBLAS_HIGH_BYTES = 32 * _MIB
-CUBLAS_THREADS = 2
 # The CUDA context with the kernels that were loaded. Reports differ by driver, GPU and libraries; none gives a
 # figure by generation, so this is one interval. Sources: github.com/pytorch/pytorch/issues/107667 (about 300 MB with
 # lazy loading), /issues/28113 (up to over 700 MB). Without lazy loading (before CUDA 11.7) it is more.
@@ -26,14 +18,9 @@ CONTEXT_LOW_BYTES = 300 * 10**6
 CONTEXT_HIGH_BYTES = 800 * 10**6
 # What each communicator of NCCL holds. Source: NCCL's documentation of NCCL_BUFFSIZE, 4 MiB for each channel. That
 # there are from 2 to 32 channels, and up to 4 buffers in each (rings and trees, to and from), is an assumption.
-NCCL_BUFFER_BYTES = 4 * _MIB
+NCCL_BUFFER_BYTES = 4 * MIB
 NCCL_FEWEST_BUFFERS = 2
 NCCL_MOST_BUFFERS = 32 * 4
-# Blocks that come and go in many sizes leave half as many holes as there are blocks, each half a block on average.
-# Source: D. Knuth, The Art of Computer Programming, volume 1, section 2.5, the fifty-percent rule.
-HOLES_SHARE = 1 / 4
-# How far the closed form may be from a traced step (tests/estimation/test_agreement.py).
-MODEL_ERROR = 0.03
 
 
 class Verdict(StrEnum):
@@ -45,14 +32,6 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """From low to high, in bytes."""
-
-    low_bytes: int
-    high_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The memory of a run on a device.
 
@@ -60,7 +39,6 @@ class Estimate:
         run: what was asked.
         phases: the fullest moment of each.
         peak: the fullest of all.
-        changing_bytes: the most that does not live throughout the step; see `reserved_interval`.
         reserved: what PyTorch's allocator takes from the driver, cuBLAS's workspaces included.
         context, communication: outside of the allocator: the CUDA context, NCCL's buffers.
         total: all of it.
@@ -72,7 +50,6 @@ class Estimate:
     run: Run
     phases: tuple[PhasePeak, ...]
     peak: PhasePeak
-    changing_bytes: int
     reserved: Interval
     context: Interval
     communication: Interval
@@ -86,8 +63,7 @@ def estimate(run: Run, device: DeviceProfile) -> Estimate:
     """What the run needs of the device, and whether it is there."""
     phases = phases_of(run)
     peak = max(phases, key=lambda one: one.size_bytes)
-    changing_bytes = _changing_bytes(phases)
-    reserved = reserved_interval(allocated_bytes=peak.size_bytes, changing_bytes=changing_bytes)
+    reserved = reserved_interval(allocated_bytes=peak.size_bytes)
     context = Interval(low_bytes=CONTEXT_LOW_BYTES, high_bytes=CONTEXT_HIGH_BYTES)
     communication = _communication(run)
     outside = (context, communication)
@@ -101,7 +77,6 @@ def estimate(run: Run, device: DeviceProfile) -> Estimate:
         run=run,
         phases=phases,
         peak=peak,
-        changing_bytes=changing_bytes,
         reserved=reserved,
         context=context,
         communication=communication,
@@ -109,33 +84,6 @@ def estimate(run: Run, device: DeviceProfile) -> Estimate:
         usable_bytes=usable_bytes,
         verdict=verdict,
         reason=reason,
-    )
-
-
-def reserved_interval(*, allocated_bytes: int, changing_bytes: int) -> Interval:
-    """What the caching allocator takes from the driver for that many bytes at the peak.
-
-    The low end is memory without holes, and a cuBLAS workspace. The high end allows for `MODEL_ERROR`, and has holes
-    among what comes and goes during a step: `HOLES_SHARE` of it.
-
-    Args:
-        allocated_bytes: the most that is allocated at a time.
-        changing_bytes: of what is allocated at any peak of a step, the most that does not live throughout.
-    """
-    return Interval(
-        low_bytes=allocated_bytes + CUBLAS_LOW_BYTES,
-        high_bytes=round(allocated_bytes * (1 + MODEL_ERROR))
-        + CUBLAS_THREADS * CUBLAS_HIGH_BYTES
-        + round(changing_bytes * HOLES_SHARE),
-    )
-
-
-_LIVES_THROUGHOUT = frozenset({Part.PARAMETERS, Part.QUANTIZED, Part.ADAPTERS, Part.MASTER, Part.OPTIMIZER})
-
-
-def _changing_bytes(phases: Sequence[PhasePeak]) -> int:
-    return max(
-        sum(size_bytes for part, size_bytes in one.parts.items() if part not in _LIVES_THROUGHOUT) for one in phases
     )
 
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planner.costs.reserved import Interval
 from planner.estimation.explain import Explained, Formula
 from planner.estimation.knobs import Knob
 from planner.estimation.phases import Phase, PhasePeak
-from planner.estimation.verdict import Estimate, Interval
+from planner.estimation.verdict import Estimate
 from planner.reporting.tables import gigabytes, percent, table, wrapped
 
 _LABEL = 16

@@ -13,7 +13,7 @@ which a part is in use stay. So a step can run out of memory although its peak w
 
 from dataclasses import dataclass
 
-from planner.costs.reserved import CUBLAS_WORKSPACE_BYTES, HOPPER_CUBLAS_WORKSPACE_BYTES, ReservedInterval
+from planner.costs.reserved import CUBLAS_WORKSPACE_BYTES, HOPPER_CUBLAS_WORKSPACE_BYTES, Interval
 from planner.errors import AllocatorMemoryError
 from planner.simulation.allocations import StepAllocations
 from planner.simulation.allocator import CachingAllocator
@@ -71,10 +71,10 @@ class Reserved:
     limited: Limited | None = None
 
     @property
-    def interval(self) -> ReservedInterval:
+    def interval(self) -> Interval:
         """From the less to the more of both."""
         both = self.default.reserved_bytes, self.expandable.reserved_bytes
-        return ReservedInterval(low_bytes=min(both), high_bytes=max(both))
+        return Interval(low_bytes=min(both), high_bytes=max(both))
 
 
 def reserved(step: StepAllocations, *, limit_bytes: int | None = None) -> Reserved:
