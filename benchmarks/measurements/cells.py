@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.architecture import Architecture, ConfigError, architecture_of
 from planner.estimation.from_spec import MAX_LAYERS
-from planner.estimation.run import Quantization
+from planner.spec import QuantizationName
 
 Cells = Mapping[str, str]
 
@@ -163,14 +163,14 @@ def rank(c: Cells) -> int:
     return int(found[1])
 
 
-_QUANTIZATIONS: Mapping[str, Quantization] = {
-    "nf4": Quantization.NF4,
-    "bnb.nf4": Quantization.NF4,
-    "bnb.nf4-dq": Quantization.NF4_DOUBLE,
-    "int8": Quantization.INT8,
+_QUANTIZATIONS: Mapping[str, QuantizationName] = {
+    "nf4": QuantizationName.NF4,
+    "bnb.nf4": QuantizationName.NF4,
+    "bnb.nf4-dq": QuantizationName.NF4_DOUBLE,
+    "int8": QuantizationName.INT8,
 }
 
 
-def quantization(c: Cells) -> Quantization | None:
+def quantization(c: Cells) -> QuantizationName | None:
     """How the frozen base is held, if it is quantized."""
     return _QUANTIZATIONS.get(c["param_dtype"])

@@ -20,9 +20,9 @@ from planner.architecture import Architecture, Experts, LatentAttention, Norm, P
 from planner.errors import PlannerError
 from planner.estimation.blocks import AttentionKind, Implementation, Kernels, Loss
 from planner.estimation.parallel import check_degrees
-from planner.estimation.run import Degrees, Run, Sharding, Step
+from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.step import Checkpointing
-from planner.spec import OptimizerName
+from planner.spec import OptimizerImplementation, OptimizerName
 from planner.units import DTYPE_BYTES
 
 _MIB = 2**20
@@ -197,7 +197,7 @@ def _run(cells: Cells) -> Run:
         autocast=False,
         master_dtype="float32",
         optimizer=OptimizerName.MUON if cells["optimizer"] == "muon" else OptimizerName.ADAMW,
-        step=Step.FUSED,
+        step=OptimizerImplementation.FUSED,
         gradients_persist=True,
         checkpointing=Checkpointing.BLOCK if cells["recompute"] == "full" else Checkpointing.NONE,
         attention=AttentionKind.EAGER if is_eager else AttentionKind.FUSED,

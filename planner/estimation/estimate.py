@@ -25,19 +25,19 @@ from planner.estimation.parallel import (
     zero_gathering,
     zero_step_bytes,
 )
-from planner.estimation.run import Quantization, Run, Sharding, Step
+from planner.estimation.run import Run, Sharding
 from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments
 from planner.estimation.tape import forward
-from planner.spec import OptimizerName
+from planner.spec import OptimizerImplementation, OptimizerName, QuantizationName
 from planner.units import DTYPE_BYTES
 
 # Bytes per element of quantized weights. 4 bits and a float32 scale for each 64 elements; with double quantization the
 # scales are 8 bits with a float32 of their own for each 256. Int8 has a float32 scale per row, which is nothing.
 # Source: QLoRA (arXiv 2305.14314), section 3; bitsandbytes, functional.py, `quantize_4bit` (blocksize 64).
-QUANTIZED_BYTES: Mapping[Quantization, float] = {
-    Quantization.NF4: 0.5 + 4 / 64,
-    Quantization.NF4_DOUBLE: 0.5 + 1 / 64 + 4 / (64 * 256),
-    Quantization.INT8: 1.0,
+QUANTIZED_BYTES: Mapping[QuantizationName, float] = {
+    QuantizationName.NF4: 0.5 + 4 / 64,
+    QuantizationName.NF4_DOUBLE: 0.5 + 1 / 64 + 4 / (64 * 256),
+    QuantizationName.INT8: 1.0,
 }
 _FULLY_SHARDED = frozenset({Sharding.ZERO3, Sharding.FSDP1, Sharding.FSDP2})
 _SHARDS_GRADIENTS = _FULLY_SHARDED | {Sharding.ZERO2}
@@ -221,9 +221,9 @@ def static_of(run: Run) -> Static:
         of_reduced = shards_of(run, one.matrix) if run.sharding in _SHARDS_GRADIENTS else 1
         reduced += _elements(one, of_reduced) * _gradient_bytes(run, one)
         gradients += _elements(one, 1 if run.defers_reduction else of_reduced) * _gradient_bytes(run, one)
-    if run.step is Step.FUSED:
+    if run.step is OptimizerImplementation.FUSED:
         transient = 0.0
-    elif run.in_backward or run.step is Step.FOR_LOOP:
+    elif run.in_backward or run.step is OptimizerImplementation.FOR_LOOP:
         transient = largest  # one parameter at a time
     if run.optimizer is OptimizerName.MUON:  # it has one implementation
         transient = max(transient, _muon_bytes(trained))

@@ -15,7 +15,7 @@ from planner.architecture import (
 from planner.errors import SpecError
 from planner.estimation.blocks import Adapters, AttentionKind, Loss
 from planner.estimation.parallel import DegreesError, check_degrees
-from planner.estimation.run import Degrees, Quantization, Run, Sharding, Step, ZeroBuckets
+from planner.estimation.run import Degrees, Run, Sharding, ZeroBuckets
 from planner.estimation.step import Checkpointing
 from planner.spec import (
     MAX_SIZE,
@@ -107,7 +107,7 @@ def run_of(spec: RunSpec) -> Run:
         master_dtype=_FP32 if parallel.zero and precision.compute != _FP32 else optimizer.master_weights,
         optimizer=optimizer.name,
         momentum=optimizer.momentum,
-        step=Step(optimizer.implementation.value),
+        step=optimizer.implementation,
         state_dtype=optimizer.state_dtype,
         in_backward=optimizer.in_backward,
         accumulates=spec.gradient_accumulation > 1,
@@ -117,7 +117,7 @@ def run_of(spec: RunSpec) -> Run:
         loss=Loss(spec.loss_kernel.value),
         logits_stay=spec.loss_kernel in _HAVE_LOGITS,
         adapters=None if spec.lora is None else _adapters(spec, spec.lora, architecture),
-        quantization=_quantization(spec.lora),
+        quantization=None if spec.lora is None else spec.lora.quantization,
         sharding=_sharding(parallel),
         degrees=_degrees(parallel),
         micro_batches=parallel.micro_batches or max(parallel.pp, spec.gradient_accumulation),
@@ -302,10 +302,6 @@ def _linear_names(a: Architecture) -> tuple[str, ...]:
 
     layers = {0, a.layers - 1}
     return tuple(dict.fromkeys(m.name for layer in layers for m in block_parameters(a, layer) if is_target(m)))
-
-
-def _quantization(lora: LoraSpec | None) -> Quantization | None:
-    return None if lora is None or lora.quantization is None else Quantization(lora.quantization.value)
 
 
 # -- what the figures do not cover

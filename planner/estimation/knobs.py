@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from planner.device import DeviceProfile
 from planner.estimation.blocks import AttentionKind, Loss
-from planner.estimation.run import Run, Sharding, Step
+from planner.estimation.run import Run, Sharding
 from planner.estimation.step import Checkpointing
 from planner.estimation.verdict import Estimate, Verdict, estimate
-from planner.spec import OptimizerName
+from planner.spec import OptimizerImplementation, OptimizerName
 
 # How far to halve or double one number in search of the first that fits.
 _STEPS = 5
@@ -118,8 +118,8 @@ def _loss(run: Run) -> Iterator[_Change]:
 
 
 def _implementation(run: Run) -> Iterator[_Change]:
-    if run.step is Step.FOREACH and run.optimizer in (OptimizerName.ADAMW, OptimizerName.ADAM):
-        changed = replace(run, step=Step.FUSED)
+    if run.step is OptimizerImplementation.FOREACH and run.optimizer in (OptimizerName.ADAMW, OptimizerName.ADAM):
+        changed = replace(run, step=OptimizerImplementation.FUSED)
         yield _Change(change="optimizer.implementation: fused", effect="needs no temporaries", run=changed)
 
 

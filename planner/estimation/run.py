@@ -10,7 +10,7 @@ from enum import StrEnum
 from planner.architecture import Architecture
 from planner.estimation.blocks import Adapters, AttentionKind, ContextMethod, Implementation, Kernels, Loss
 from planner.estimation.step import Checkpointing
-from planner.spec import OptimizerName
+from planner.spec import OptimizerImplementation, OptimizerName, QuantizationName
 
 
 class Sharding(StrEnum):
@@ -28,22 +28,6 @@ class Sharding(StrEnum):
     ZERO3 = "zero3"
     FSDP1 = "fsdp1"
     FSDP2 = "fsdp2"
-
-
-class Step(StrEnum):
-    """How the optimizer's step runs: what it holds meanwhile."""
-
-    FOREACH = "foreach"
-    FUSED = "fused"
-    FOR_LOOP = "for-loop"
-
-
-class Quantization(StrEnum):
-    """How frozen weights are held."""
-
-    NF4 = "nf4"
-    NF4_DOUBLE = "nf4-double"
-    INT8 = "int8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +147,7 @@ class Run:
     master_dtype: str | None = None
     optimizer: OptimizerName = OptimizerName.ADAMW
     momentum: float = 0.0
-    step: Step = Step.FOREACH
+    step: OptimizerImplementation = OptimizerImplementation.FOREACH
     state_dtype: str | None = None
     in_backward: bool = False
     accumulates: bool = False
@@ -185,7 +169,7 @@ class Run:
     dropout: bool = True
     adapter_autocast: bool = False
     adapters: Adapters | None = None
-    quantization: Quantization | None = None
+    quantization: QuantizationName | None = None
     quantizes_head: bool = False
     quantized_saves_input: bool = False
     quantized_from: str | None = None

@@ -4,7 +4,6 @@ Blocks are alike, so the step is followed block by block with what the earlier o
 arithmetic on the passages of `planner.estimation.tape`.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +23,10 @@ class Checkpointing(StrEnum):
     BLOCK = "block"
     SELECTIVE = "selective"
     ATTENTION = "attention"
+
+
+# Blocks whose offloaded inputs are on the device at the end of forward: the last ones, whose backward comes first.
+_ON_THE_DEVICE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,6 @@ class _Block:
     replay: Passage | None
     backward: Passage
     parameter_gradients: int
-    entry: int  # its input, where that is not among what is kept
 
 
 def _parameter_gradients(section: Section) -> int:
@@ -174,7 +176,6 @@ def _measure(section: Section, parts: StepParts) -> _Block:
     tape, mode = section.tape, parts.checkpointing
     assert section.entry is not None
     saved = saved_storages(tape)
-    entry = section.entry.storage
     random = _random_for_replay(tape) if parts.keeps_random else set()
     inner = _random_for_replay(tape, [section.exit.storage]) if parts.keeps_random else set()
     kept = _kept(section, mode) | (set() if mode is Checkpointing.NONE else random)
@@ -202,184 +203,177 @@ def _measure(section: Section, parts: StepParts) -> _Block:
         replay=replay,
         backward=back,
         parameter_gradients=_parameter_gradients(section),
-        entry=0 if entry in kept else section.entry.size_bytes,
     )
 
 
 def moments(parts: StepParts) -> tuple[Moment, ...]:
     """The fullest moment of forward, of the loss, and of backward."""
-    cache: dict[int, _Block] = {}
-    blocks = [cache.setdefault(id(s), _measure(s, parts)) if id(s) not in cache else cache[id(s)] for s in parts.blocks]
-    gathering = parts.gathering
-    base = parts.resident_bytes + gathering.always + parts.inputs_bytes
-    base += parts.gradient_bytes if parts.gradients_present else 0
-    base += parts.waiting_bytes
-    fixed = {
-        "waiting": parts.waiting_bytes,
-        "resident": parts.resident_bytes + (parts.gradient_bytes if parts.gradients_present else 0),
-        "inputs": parts.inputs_bytes,
-        "gathered": gathering.always,
-    }
-    found: list[Moment] = []
+    follower = _Follower(parts)
+    follower.run_forward()
+    follower.run_head()
+    follower.run_backward()
+    return tuple(follower.fullest.values())
 
-    def note(
-        phase: str, where: str, size_bytes: int, at: tuple[Passage, Section], before: int = 0, **kinds: int
+
+class _Follower:
+    """Walks through a step, with what is there at each time, and notes the fullest moment of each phase."""
+
+    def __init__(self, parts: StepParts) -> None:
+        self._parts = parts
+        measured = {id(section): (section, _measure(section, parts)) for section in parts.blocks}
+        self._blocks = [measured[id(section)][1] for section in parts.blocks]
+        present = parts.gradient_bytes if parts.gradients_present else 0
+        self._fixed = {
+            "waiting": parts.waiting_bytes,
+            "resident": parts.resident_bytes + present,
+            "inputs": parts.inputs_bytes,
+            "gathered": parts.gathering.always,
+        }
+        self._saved = 0  # left by forward so far
+        self._saved_before: list[int] = []  # the same before each block
+        self._made = 0  # gradients of parameters that are done
+        self._behind = 0  # left behind by blocks' backward
+        self.fullest: dict[str, Moment] = {}
+
+    # -- forward
+
+    def run_forward(self) -> None:
+        """The embedding, every block, and the way to the model's output where the last step's still lingers."""
+        parts = self._parts
+        embedded = forward(parts.embedding.tape, output=parts.embedding.exit)
+        self._note("forward", "embedding", embedded, parts.embedding)
+        self._saved = embedded.end_bytes - parts.embedding.exit.size_bytes
+        for place, one in enumerate(self._blocks):
+            self._saved_before.append(self._saved)
+            kinds = {"saved": self._saved, "gathered now": parts.gathering.forward}
+            self._note("forward", f"block {place}", one.forward, parts.blocks[place], before=place, **kinds)
+            self._saved += self._left_by(place)
+        if parts.lingering_bytes:
+            output = _up_to_output(parts.head)
+            kinds = {"saved": self._saved, "outputs": parts.lingering_bytes}
+            self._note("forward", "the model's output", output, parts.head, before=len(self._blocks), **kinds)
+
+    def _left_by(self, place: int) -> int:
+        """What the block's forward leaves on the device: in a group, the first one's input and what is random."""
+        parts, one, count = self._parts, self._blocks[place], len(self._blocks)
+        if parts.offloads_inputs and place < count - _ON_THE_DEVICE:
+            return 0
+        left = one.kept if place % parts.group == 0 else one.random
+        is_last_of_group = (place + 1) % parts.group == 0 or place + 1 == count
+        return left if is_last_of_group else left + one.random_inner
+
+    # -- the loss
+
+    def run_head(self) -> None:
+        """Forward to the loss, and backward from it."""
+        parts, gathering = self._parts, self._parts.gathering
+        head, before = parts.head, len(self._blocks)
+        self._note("loss", "", forward(head.tape, output=head.exit), head, before=before, saved=self._saved)
+        kinds = {"saved": self._saved, "outputs": parts.outputs_bytes, "gathered now": gathering.prefetch}
+        self._note("backward", "loss", self._backward_of(head), head, before=before, **kinds)
+        self._keep_gradients(_parameter_gradients(head))
+
+    # -- backward
+
+    def run_backward(self) -> None:
+        """Every checkpoint from the last, the embedding, and the root's flat gradient."""
+        parts = self._parts
+        stop = len(self._blocks)
+        while stop > 0:
+            start = (stop - 1) // parts.group * parts.group
+            self._run_checkpoint(start, stop)
+            stop = start
+        kinds = {"outputs": parts.outputs_bytes, "gradients": self._made}
+        embedding = self._backward_of(parts.embedding)
+        self._note("backward", "embedding", embedding, parts.embedding, **kinds, **{"left by blocks": self._behind})
+        if parts.gathering.flat_root_gradient:
+            joined = _joining(None, parts.gathering.flat_root_gradient)
+            self._note("backward", "embedding", joined, parts.embedding, **kinds)
+
+    def _run_checkpoint(self, start: int, stop: int) -> None:
+        """Backward of the blocks of one checkpoint, the last first; a group is replayed as a whole before."""
+        earlier = self._saved_before[start]
+        replayed = 0  # what the blocks of a group save as they run again
+        if self._parts.group > 1:
+            for place in range(start, stop):
+                self._note_replay(place, start, earlier + replayed)
+                replayed += self._blocks[place].saved
+        for place in range(stop - 1, start - 1, -1):
+            one = self._blocks[place]
+            replayed = max(0, replayed - one.saved)
+            saved = earlier + replayed
+            if self._parts.group > 1 and place > start:
+                saved += self._blocks[start].kept
+            if self._parts.group == 1:
+                self._note_replay(place, start, saved)
+            self._run_block(place, start, saved)
+
+    def _note_replay(self, place: int, start: int, saved_bytes: int) -> None:
+        replay = self._blocks[place].replay
+        if replay is None:
+            return
+        section = self._parts.blocks[place]
+        # The gradient of what the checkpoint made waits meanwhile.
+        beside = section.exit.size_bytes
+        where = f"replay of block {place}"
+        self._note("backward", where, replay, section, beside=beside, before=start, **self._kinds(saved_bytes))
+
+    def _run_block(self, place: int, start: int, saved_bytes: int) -> None:
+        one, section, gathering = self._blocks[place], self._parts.blocks[place], self._parts.gathering
+        kinds = self._kinds(saved_bytes)
+        self._note("backward", f"block {place}", one.backward, section, before=start, **kinds)
+        if gathering.flat_gradient:
+            joined = _joining(section.entry, gathering.flat_gradient)
+            self._note("backward", f"block {place}", joined, section, before=start, **kinds)
+        self._keep_gradients(gathering.flat_gradient or one.parameter_gradients)
+        self._behind += self._parts.per_block_backward_bytes
+
+    def _kinds(self, saved_bytes: int) -> dict[str, int]:
+        """What is there besides while blocks go backward."""
+        return {
+            "saved": saved_bytes,
+            "outputs": self._parts.outputs_bytes,
+            "gradients": self._made,
+            "left by blocks": self._behind,
+            "gathered now": self._parts.gathering.backward,
+        }
+
+    # -- both
+
+    def _backward_of(self, section: Section) -> Passage:
+        return backward(section.tape, output=section.exit, gradients_stay=not self._parts.gradients_present)
+
+    def _keep_gradients(self, size_bytes: int) -> None:
+        """Gradients are done: of those that are not there from the start, a share stays."""
+        if not self._parts.gradients_present:
+            self._made += round(size_bytes * self._parts.gathering.gradient_share)
+
+    def _note(
+        self,
+        phase: str,
+        where: str,
+        passage: Passage,
+        section: Section,
+        *,
+        beside: int = 0,
+        before: int = 0,
+        **kinds: int,
     ) -> None:
-        known = {**fixed, **kinds}
-        known["working memory"] = size_bytes - sum(known.values())
-        passage, section = at
-        found.append(
-            Moment(
-                phase=phase,
-                where=where,
-                size_bytes=size_bytes,
-                parts=known,
-                passage=passage,
-                section=section,
-                blocks_before=before,
-            )
+        """Keep the passage's peak if the phase has none that is fuller."""
+        known = {**self._fixed, **kinds}
+        working_bytes = passage.peak_bytes + beside
+        size_bytes = sum(known.values()) + working_bytes
+        if phase in self.fullest and size_bytes <= self.fullest[phase].size_bytes:
+            return
+        self.fullest[phase] = Moment(
+            phase=phase,
+            where=f"{where}, {passage.peak_op}" if where else passage.peak_op,
+            size_bytes=size_bytes,
+            parts={**known, "working memory": working_bytes},
+            passage=passage,
+            section=section,
+            blocks_before=before,
         )
-
-    # Forward
-    embedded = forward(parts.embedding.tape, output=parts.embedding.exit)
-    left = embedded.end_bytes - parts.embedding.exit.size_bytes
-    note("forward", f"embedding, {embedded.peak_op}", base + embedded.peak_bytes, (embedded, parts.embedding))
-    embedding_left = left
-    kept_before: list[int] = []
-    stays = _offloaded_stays(parts, blocks)
-    for place, one in enumerate(blocks):
-        kept_before.append(left)
-        size_bytes = base + left + one.forward.peak_bytes + gathering.forward
-        note(
-            "forward",
-            f"block {place}, {one.forward.peak_op}",
-            size_bytes,
-            (one.forward, parts.blocks[place]),
-            place,
-            saved=left,
-            **{"gathered now": gathering.forward},
-        )
-        keeps = one.kept if place % parts.group == 0 else one.random
-        if (place + 1) % parts.group and place + 1 < len(blocks):
-            keeps += one.random_inner
-        left += keeps if not parts.offloads_inputs or place >= len(blocks) - stays else 0
-    if parts.lingering_bytes:
-        output = _up_to_output(parts.head)
-        note(
-            "forward",
-            f"the model's output, {output.peak_op}",
-            base + left + parts.lingering_bytes + output.peak_bytes,
-            (output, parts.head),
-            len(blocks),
-            saved=left,
-            outputs=parts.lingering_bytes,
-        )
-    # Loss
-    head_forward = forward(parts.head.tape, output=parts.head.exit)
-    note(
-        "loss",
-        head_forward.peak_op,
-        base + left + head_forward.peak_bytes,
-        (head_forward, parts.head),
-        len(blocks),
-        saved=left,
-    )
-    head_back = backward(parts.head.tape, output=parts.head.exit, gradients_stay=not parts.gradients_present)
-    held = parts.outputs_bytes
-    note(
-        "backward",
-        f"loss, {head_back.peak_op}",
-        base + left + held + gathering.prefetch + head_back.peak_bytes,
-        (head_back, parts.head),
-        len(blocks),
-        saved=left,
-        outputs=held,
-        **{"gathered now": gathering.prefetch},
-    )
-    made = 0 if parts.gradients_present else round(_parameter_gradients(parts.head) * gathering.gradient_share)
-    behind = 0
-    # Backward, block by block from the last
-    group = parts.group
-    place = len(blocks) - 1
-    while place >= 0:
-        start = place - place % group if group > 1 else place
-        members = blocks[start : place + 1]
-        earlier = kept_before[start]
-        seed = parts.blocks[place].exit.size_bytes
-        running = 0  # what replayed blocks of the group hold
-        if group > 1:
-            for one in members:
-                assert one.replay is not None
-                note(
-                    "backward",
-                    "replay",
-                    base + earlier + held + made + behind + running + one.replay.peak_bytes + seed + gathering.backward,
-                    (one.replay, parts.blocks[place]),
-                    start,
-                    saved=earlier,
-                    outputs=held,
-                    gradients=made,
-                    **{"left by blocks": behind, "gathered now": gathering.backward},
-                )
-                running += blocks[place].saved
-        for offset in range(len(members) - 1, -1, -1):
-            one = members[offset]
-            index = start + offset
-            own = one.saved
-            running = max(0, running - own)
-            first = earlier + (members[0].kept if group > 1 and offset else 0) + running
-            common = base + first + held + made + behind + gathering.backward
-            kinds = {"outputs": held, "gradients": made, "left by blocks": behind, "gathered now": gathering.backward}
-            if group == 1 and one.replay is not None:
-                note(
-                    "backward",
-                    f"replay of block {index}, {one.replay.peak_op}",
-                    common + one.replay.peak_bytes + seed,
-                    (one.replay, parts.blocks[index]),
-                    start,
-                    saved=first,
-                    **kinds,
-                )
-            note(
-                "backward",
-                f"block {index}, {one.backward.peak_op}",
-                common + one.backward.peak_bytes,
-                (one.backward, parts.blocks[index]),
-                start,
-                saved=first,
-                **kinds,
-            )
-            if gathering.flat_gradient:
-                joined = _joining(parts.blocks[index].entry, gathering.flat_gradient)
-                where = f"block {index}, {joined.peak_op}"
-                at = (joined, parts.blocks[index])
-                note("backward", where, common + joined.peak_bytes, at, start, saved=first, **kinds)
-            if not parts.gradients_present:
-                made += round((gathering.flat_gradient or one.parameter_gradients) * gathering.gradient_share)
-            behind += parts.per_block_backward_bytes
-        place = start - 1
-    embedding_back = backward(
-        parts.embedding.tape, output=parts.embedding.exit, gradients_stay=not parts.gradients_present
-    )
-    note(
-        "backward",
-        f"embedding, {embedding_back.peak_op}",
-        base + held + made + behind + embedding_back.peak_bytes,
-        (embedding_back, parts.embedding),
-        outputs=held,
-        gradients=made,
-    )
-    if gathering.flat_root_gradient:
-        joined = _joining(None, gathering.flat_root_gradient)
-        at = (joined, parts.embedding)
-        size_bytes = base + held + made + joined.peak_bytes
-        note("backward", f"embedding, {joined.peak_op}", size_bytes, at, outputs=held, gradients=made)
-    del embedding_left
-    best: dict[str, Moment] = {}
-    for moment in found:
-        if moment.phase not in best or moment.size_bytes > best[moment.phase].size_bytes:
-            best[moment.phase] = moment
-    return tuple(best.values())
 
 
 def _up_to_output(head: Section) -> Passage:
@@ -404,13 +398,3 @@ def _joining(entry: Tensor | None, flat_bytes: int) -> Passage:
         parts={},
         alive=(joined, *incoming),
     )
-
-
-def _offloaded_stays(parts: StepParts, blocks: Sequence[_Block]) -> int:
-    """Blocks whose inputs are on the device although they are offloaded: the last ones, whose backward comes first."""
-    return min(2, len(blocks)) if parts.offloads_inputs else len(blocks)
-
-
-def total_parts(parts: Mapping[str, int]) -> Counter[str]:
-    """The parts as a counter."""
-    return Counter(parts)

@@ -10,9 +10,9 @@ from planner.estimation.blocks import Adapters, AttentionKind, Loss
 from planner.estimation.from_spec import run_of
 from planner.estimation.phases import phases_of
 from planner.estimation.ranks import fullest_rank
-from planner.estimation.run import Degrees, Quantization, Sharding, Step
+from planner.estimation.run import Degrees, Sharding
 from planner.estimation.step import Checkpointing
-from planner.spec import OptimizerName, check_traceable, from_mapping, load
+from planner.spec import OptimizerImplementation, OptimizerName, QuantizationName, check_traceable, from_mapping, load
 
 LLAMA = "model: {preset: llama-3-8b}\nbatch: {micro_batch: 1, sequence_length: 4096}\n"
 MIXTRAL = "model: {preset: mixtral-8x7b}\nbatch: {micro_batch: 1, sequence_length: 4096}\n"
@@ -49,13 +49,13 @@ def test_a_spec_with_every_key_becomes_a_run() -> None:
     assert Checkpointing.BLOCK is run.checkpointing
     assert 3 == run.group
     assert Adapters(rank=8, targets=("qkv_proj",), dtype="float32", dropout=True) == run.adapters
-    assert Quantization.NF4_DOUBLE is run.quantization
+    assert QuantizationName.NF4_DOUBLE is run.quantization
     assert Loss.CHUNKED is run.loss
     assert not run.logits_stay
     assert AttentionKind.EAGER is run.attention
     assert run.accumulates
     assert OptimizerName.ADAM is run.optimizer
-    assert Step.FUSED is run.step
+    assert OptimizerImplementation.FUSED is run.step
     assert "float32" == run.master_dtype
     assert "bfloat16" == run.state_dtype
     assert run.offloads_inputs

@@ -11,11 +11,11 @@ from planner.architecture import Architecture
 from planner.estimation.blocks import Adapters
 from planner.estimation.explain import Formula, explain
 from planner.estimation.phases import Part, Phase, PhasePeak, phases_of
-from planner.estimation.run import Degrees, Quantization, Run, Sharding, Step
+from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.step import Checkpointing
 from planner.estimation.verdict import Verdict, estimate
 from planner.reporting.estimate import formula_text
-from planner.spec import OptimizerName
+from planner.spec import OptimizerImplementation, OptimizerName, QuantizationName
 from tests.steps import UNIT_DEVICE
 
 # 2 blocks of: q, k, v, o 8×8; gate, up, down 16×8; two norms of 8. Embedding and output matrix of 32×8, a last norm.
@@ -42,10 +42,10 @@ def test_a_step_of_adamw_holds_four_copies_of_the_weights_and_one_of_temporaries
 @pytest.mark.parametrize(
     ("changes", "part", "expected"),
     [
-        ({"step": Step.FUSED}, Part.STEP, None),
-        ({"step": Step.FOR_LOOP}, Part.STEP, 4 * 32 * 8),  # of the largest parameter
+        ({"step": OptimizerImplementation.FUSED}, Part.STEP, None),
+        ({"step": OptimizerImplementation.FOR_LOOP}, Part.STEP, 4 * 32 * 8),  # of the largest parameter
         ({"in_backward": True}, Part.STEP, 4 * 32 * 8),
-        ({"in_backward": True, "step": Step.FUSED}, Part.STEP, None),
+        ({"in_backward": True, "step": OptimizerImplementation.FUSED}, Part.STEP, None),
         ({"optimizer": OptimizerName.SGD}, Part.OPTIMIZER, None),
         ({"optimizer": OptimizerName.SGD, "momentum": 0.9}, Part.OPTIMIZER, 4 * WEIGHTS),
         ({"optimizer": OptimizerName.LION}, Part.OPTIMIZER, 4 * WEIGHTS),
@@ -54,7 +54,11 @@ def test_a_step_of_adamw_holds_four_copies_of_the_weights_and_one_of_temporaries
         # One state of the blocks' matrices, two of norms, embedding and output matrix.
         ({"optimizer": OptimizerName.MUON}, Part.OPTIMIZER, 4 * (WEIGHTS + 2 * 2 * 8 + 2 * 32 * 8 + 8)),
         # A 16×8 matrix: the update, two of it and two 8×8 products in bfloat16; AdamW's matrices are larger together.
-        ({"optimizer": OptimizerName.MUON, "step": Step.FOREACH}, Part.STEP, 4 * (2 * 2 * 8 + 2 * 32 * 8 + 8)),
+        (
+            {"optimizer": OptimizerName.MUON, "step": OptimizerImplementation.FOREACH},
+            Part.STEP,
+            4 * (2 * 2 * 8 + 2 * 32 * 8 + 8),
+        ),
         ({"state_dtype": "bfloat16"}, Part.OPTIMIZER, 4 * WEIGHTS),
         ({"parameter_dtype": "bfloat16", "master_dtype": "float32"}, Part.MASTER, 4 * WEIGHTS),
         ({"parameter_dtype": "bfloat16", "master_dtype": "float32"}, Part.OPTIMIZER, 8 * WEIGHTS),
@@ -71,7 +75,7 @@ def test_what_is_held_at_the_optimizer_step(changes: dict[str, Any], part: Part,
 def test_adapters_train_and_the_quantized_base_does_not() -> None:
     lora = Adapters(rank=2, targets=("q_proj",), dtype="float32")
     run = replace(RUN, compute_dtype="bfloat16", parameter_dtype="bfloat16", adapters=lora)
-    run = replace(run, quantization=Quantization.INT8)
+    run = replace(run, quantization=QuantizationName.INT8)
     parts = peak_of(run, Phase.STEP).parts
     adapter = 2 * (2 * 8 + 8 * 2) * 4  # blocks × (A and B of rank 2) × bytes
     assert adapter == parts[Part.ADAPTERS]
@@ -111,7 +115,7 @@ RUNS = st.builds(
     parameter_dtype=st.sampled_from(["float32", "bfloat16"]),
     compute_dtype=st.just("bfloat16"),
     optimizer=st.sampled_from(OptimizerName),
-    step=st.sampled_from(Step),
+    step=st.sampled_from(OptimizerImplementation),
     in_backward=st.booleans(),
     checkpointing=st.sampled_from(Checkpointing),
     quantization=st.none(),

@@ -5,8 +5,9 @@ from dataclasses import replace
 from planner.architecture import architecture_of
 from planner.estimation.blocks import Adapters, Loss
 from planner.estimation.estimate import sections_of, static_of, step_moments
-from planner.estimation.run import Degrees, Quantization, Run, Sharding
+from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.tape import saved_storages
+from planner.spec import QuantizationName
 
 TOKENS, HIDDEN, FFN = 64, 32, 128
 SMALL = architecture_of(
@@ -66,20 +67,20 @@ def test_parts_of_a_joint_matrix_have_ranks_of_their_own():
 
 
 def test_a_quantized_output_matrix_takes_a_quarter():
-    quantized = replace(RUN, quantization=Quantization.NF4)
+    quantized = replace(RUN, quantization=QuantizationName.NF4)
     kept = static_of(quantized).parameters - static_of(replace(quantized, quantizes_head=True)).parameters
     assert kept == 64 * HIDDEN * (2 - 0.5 - 4 / 64)
 
 
 def test_products_with_quantized_weights_may_keep_their_inputs():
-    quantized = replace(RUN, quantization=Quantization.NF4)
+    quantized = replace(RUN, quantization=QuantizationName.NF4)
     more = saved_bytes(replace(quantized, quantized_saves_input=True)) - saved_bytes(quantized)
     # The second norm's result and the product before down_proj; the others are kept anyway.
     assert more == TOKENS * (HIDDEN + FFN) * 2
 
 
 def test_a_weight_made_whole_in_another_dtype_is_there_twice():
-    quantized = replace(RUN, quantization=Quantization.NF4)
+    quantized = replace(RUN, quantization=QuantizationName.NF4)
     found = {
         dtype: max(op.forward_bytes for op in sections_of(replace(quantized, quantized_from=dtype))[1][0].tape.ops)
         for dtype in (None, "bfloat16", "float16")

@@ -5,9 +5,9 @@ import re
 from benchmarks.measurements.cells import Cells, Refused, degree, number, quantization, rank
 from planner.architecture import Architecture
 from planner.estimation.blocks import Adapters, Kernels, Loss
-from planner.estimation.run import Degrees, Run, Sharding, Step
+from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.step import Checkpointing
-from planner.spec import OptimizerName
+from planner.spec import OptimizerImplementation, OptimizerName
 
 
 def run_of(c: Cells, a: Architecture) -> Run:
@@ -49,7 +49,7 @@ def run_of(c: Cells, a: Architecture) -> Run:
         autocast=not is_upcast,
         adapter_autocast=is_flagged,
         optimizer=OptimizerName.ADAMW,
-        step=Step.FOREACH,
+        step=OptimizerImplementation.FOREACH,
         checkpointing=Checkpointing.BLOCK,
         replays_whole=True,
         norm=kernels,

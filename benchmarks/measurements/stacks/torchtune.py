@@ -13,9 +13,9 @@ Sources, by release:
 from benchmarks.measurements.cells import Cells, Refused, degree, number
 from planner.architecture import Architecture
 from planner.estimation.blocks import Adapters, Loss
-from planner.estimation.run import Degrees, Quantization, Run, Sharding
+from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.step import Checkpointing
-from planner.spec import OptimizerName
+from planner.spec import OptimizerName, QuantizationName
 
 _QV = ("q_proj", "v_proj")
 _ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -59,7 +59,7 @@ def run_of(c: Cells, a: Architecture) -> Run:
         logits_stay=is_old,
         outputs_linger=is_old,
         adapters=adapters,
-        quantization=Quantization.NF4_DOUBLE if is_quantized else None,
+        quantization=QuantizationName.NF4_DOUBLE if is_quantized else None,
         sharding=Sharding.FSDP1 if shards > 1 else Sharding.NONE,
         degrees=Degrees(data=shards),
         offloads_optimizer=_PAGED in c["optimizer"],
