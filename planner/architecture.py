@@ -12,6 +12,7 @@ from enum import StrEnum
 from math import prod
 from typing import Any
 
+from planner import validation
 from planner.errors import PlannerError
 
 
@@ -309,7 +310,7 @@ class ConfigError(PlannerError):
 _Config = Mapping[str, Any]
 
 _LARGEST_SIZE = 10**9  # no axis of a model is longer
-_MOST_LAYERS = 10**4
+MOST_LAYERS = 10**4
 # Sizes, by how small they may be.
 _LEAST_BY_KEY: Mapping[str, int] = {
     **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions", "sliding_window_pattern"), 1),
@@ -320,33 +321,42 @@ _LEAST_BY_KEY: Mapping[str, int] = {
     **dict.fromkeys(("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 1),
     **dict.fromkeys(("sliding_window", "max_window_layers", "q_lora_rank", "n_shared_experts"), 0),
     **dict.fromkeys(("first_k_dense_replace", "type_vocab_size"), 0),
+    "word_embed_proj_dim": 1,
 }
-_MOST_BY_KEY: Mapping[str, int] = dict.fromkeys(("num_hidden_layers", "n_layer"), _MOST_LAYERS)
+_MOST_BY_KEY: Mapping[str, int] = dict.fromkeys(("num_hidden_layers", "n_layer"), MOST_LAYERS)
 _MAY_BE_NULL = {
     *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_hidden_size", "num_experts"),
     *("sliding_window", "sliding_window_pattern", "q_lora_rank", "n_shared_experts"),
 }
-_LONGEST_SHOWN = 40
+_PROBABILITIES = frozenset(
+    {
+        *("attention_dropout", "resid_pdrop", "attn_pdrop", "embd_pdrop", "dropout", "hidden_dropout"),
+        *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    }
+)
 
 
 def _check_config(config: _Config) -> None:
-    """Returns when every size is a whole number in its range.
+    """Returns when every size is a whole number in its range, and every probability one.
 
     Raises:
         ConfigError: for the first key that does not fit.
     """
     for key, value in config.items():
-        least = _LEAST_BY_KEY.get(key)
-        if least is None or (value is None and key in _MAY_BE_NULL):
+        if value is None and (key in _MAY_BE_NULL or key not in _LEAST_BY_KEY):
             continue
-        most = _MOST_BY_KEY.get(key, _LARGEST_SIZE)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (least := _LEAST_BY_KEY.get(key)) is not None:
+            most = _MOST_BY_KEY.get(key, _LARGEST_SIZE)
             expected = f"a whole number from {least} to {most:,}"
-            raise ConfigError(f"expected {expected}, found {_shown(value)}", key=key)
-
-
-def _shown(value: object) -> str:
-    return repr(value) if len(repr(value)) <= _LONGEST_SHOWN else "something long"
+            fits = is_number and isinstance(value, int) and least <= value <= most
+        elif key in _PROBABILITIES:
+            expected = "a number from 0 to 1"
+            fits = is_number and 0 <= value <= 1
+        else:
+            continue
+        if not fits:
+            raise ConfigError(f"expected {expected}, found {validation.found(value)}", key=key)
 
 
 def _check_heads(a: Architecture) -> None:
@@ -388,7 +398,9 @@ def _windowed(c: _Config) -> tuple[bool, ...]:
         raise ConfigError(f"expected a list of {c['num_hidden_layers']} kinds, one a layer", key="layer_types")
     for kind in kinds:
         if kind not in list(_WINDOWED_BY_KIND):
-            raise ConfigError(f"expected {' or '.join(_WINDOWED_BY_KIND)}, found {_shown(kind)}", key="layer_types")
+            raise ConfigError(
+                f"expected {' or '.join(_WINDOWED_BY_KIND)}, found {validation.found(kind)}", key="layer_types"
+            )
     return tuple(_WINDOWED_BY_KIND[kind] for kind in kinds)
 
 

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planner.architecture import Architecture, ConfigError, architecture_of
-from planner.estimation.from_spec import MAX_LAYERS
+from planner.architecture import MOST_LAYERS, Architecture, ConfigError, architecture_of
 from planner.spec import QuantizationName
 
 Cells = Mapping[str, str]
@@ -79,8 +78,8 @@ def architecture_from(c: Cells) -> Architecture:
 
 def _described(c: Cells) -> Architecture:
     arch, name = c["arch"], c["model"].lower()
-    if number(c, "layers") > MAX_LAYERS:
-        raise Refused(f"more than {MAX_LAYERS:,} layers ({c['layers']!r})")
+    if number(c, "layers") > MOST_LAYERS:
+        raise Refused(f"more than {MOST_LAYERS:,} layers ({c['layers']!r})")
     is_bert = name.startswith("bert")
     sizes: dict[str, Any] = {
         "num_hidden_layers": number(c, "layers"),

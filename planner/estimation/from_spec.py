@@ -18,7 +18,6 @@ from planner.estimation.parallel import DegreesError, check_degrees
 from planner.estimation.run import Degrees, Run, Sharding, ZeroBuckets
 from planner.estimation.step import Checkpointing
 from planner.spec import (
-    MAX_SIZE,
     AttentionKernel,
     CheckpointingMode,
     LoraSpec,
@@ -28,39 +27,9 @@ from planner.spec import (
     RunSpec,
     located_error,
 )
-from planner.validation import found
 from planner.yaml_source import KeyPath
 
 _TRACE = "`planner trace` reads any model, with torch"
-# Far beyond any model, and still quick to go through one by one.
-MAX_LAYERS = 10_000
-# Numbers of transformers configurations that may be 0, for none.
-_COUNT_KEYS = frozenset({"n_shared_experts", "first_k_dense_replace", "sliding_window", "sliding_window_pattern"})
-# Keys of transformers configurations that are sizes; None stands for a default that follows from the others.
-_SIZE_KEYS = frozenset(
-    {
-        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-        *("num_key_value_heads", "num_kv_heads", "head_dim", "max_position_embeddings", "n_positions", "n_embd"),
-        *("n_layer", "n_head", "n_inner", "ffn_dim", "ffn_hidden_size", "word_embed_proj_dim", "type_vocab_size"),
-        *("num_local_experts", "num_experts", "num_experts_per_tok", "n_routed_experts", "moe_intermediate_size"),
-        *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
-        *_COUNT_KEYS,
-    }
-)
-# Of these, what may be absent and follows from others, or is left out.
-_OPTIONAL_KEYS = frozenset(
-    {
-        *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "ffn_hidden_size", "q_lora_rank"),
-        *("max_position_embeddings", "num_experts", "num_local_experts", *_COUNT_KEYS),
-    }
-)
-_PROBABILITY_KEYS = frozenset(
-    {
-        *("attention_dropout", "resid_pdrop", "attn_pdrop", "embd_pdrop", "dropout", "hidden_dropout"),
-        *("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    }
-)
-_LAYER_KEYS = ("num_hidden_layers", "n_layer")
 # What modelling files call the layers that `planner.architecture` has by one name.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "c_attn": ("qkv_proj",),
@@ -151,7 +120,6 @@ def _architecture(spec: RunSpec) -> Architecture:
         message = "what a function builds is not known in closed form"
         raise located_error(spec, message, ("model", "factory"), hint=_TRACE)
     where: KeyPath = ("model", "preset" if spec.model.preset else "transformers")
-    _check_config(spec)
     try:
         architecture = architecture_of(spec.model.name, spec.model.config)
     except UnknownArchitectureError:
@@ -166,22 +134,6 @@ def _architecture(spec: RunSpec) -> Architecture:
     if spec.batch.sequence_length is None:
         raise located_error(spec, "'sequence_length' is missing", ("batch",), hint="the model reads tokens")
     return architecture
-
-
-def _check_config(spec: RunSpec) -> None:
-    """Sizes of the configuration are sizes; transformers would find out when it builds the model."""
-    for key, value in spec.model.config.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        least = 0 if key in _COUNT_KEYS else 1
-        if value is None and (key in _OPTIONAL_KEYS or key not in _SIZE_KEYS):
-            continue
-        if key in _SIZE_KEYS and not (isinstance(value, int) and is_number and least <= value <= MAX_SIZE):
-            message = f"expected a whole number from {least} to {MAX_SIZE:,}, found {found(value)}"
-            raise _config_error(spec, message, key)
-        if key in _LAYER_KEYS and value > MAX_LAYERS:
-            raise _config_error(spec, f"expected at most {MAX_LAYERS:,} layers, found {value:,}", key)
-        if key in _PROBABILITY_KEYS and not (is_number and 0 <= value <= 1):
-            raise _config_error(spec, f"expected a number from 0 to 1, found {found(value)}", key)
 
 
 # What an error about the heads is about: the keys that a configuration may have given them with.
