@@ -186,7 +186,6 @@ def _measure(section: Section, parts: StepParts) -> _Block:
     back = backward(
         tape,
         output=section.exit,
-        gradient_share=1.0,
         gradients_stay=not parts.gradients_present,
         also_bytes=beside,
         replays_core=mode is Checkpointing.ATTENTION,
@@ -220,8 +219,9 @@ class _Follower:
 
     def __init__(self, parts: StepParts) -> None:
         self._parts = parts
-        measured = {id(section): (section, _measure(section, parts)) for section in parts.blocks}
-        self._blocks = [measured[id(section)][1] for section in parts.blocks]
+        alike = {id(section): section for section in parts.blocks}  # most blocks are one object
+        measured = {key: _measure(section, parts) for key, section in alike.items()}
+        self._blocks = [measured[id(section)] for section in parts.blocks]
         present = parts.gradient_bytes if parts.gradients_present else 0
         self._fixed = {
             "waiting": parts.waiting_bytes,
@@ -395,6 +395,5 @@ def _joining(entry: Tensor | None, flat_bytes: int) -> Passage:
         peak_bytes=entry_bytes + 2 * flat_bytes,
         peak_op=op,
         end_bytes=entry_bytes + flat_bytes,
-        parts={},
         alive=(joined, *incoming),
     )

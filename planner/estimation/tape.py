@@ -13,7 +13,7 @@ Source: torch/csrc/autograd/input_buffer.cpp (`accumulate`), engine.cpp and save
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -46,10 +46,7 @@ class Tensor:
     dtype: str
     needs_grad: bool
     storage: int
-
-    @property
-    def size_bytes(self) -> int:
-        return round(self.size.elements * DTYPE_BYTES[self.dtype])
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +173,7 @@ class Tape:
             dtype=dtype,
             needs_grad=needs_grad,
             storage=index if storage is None else storage,
+            size_bytes=round(size.elements * DTYPE_BYTES[dtype]),
         )
         self.tensors.append(made)
         return made
@@ -208,15 +206,13 @@ class Passage:
         peak_op: where.
         end_bytes: alive after the last op: what is saved and the output, or the outgoing gradient and those of
             parameters.
-        parts: what is alive at the peak, by kind, in bytes.
-        alive: the same, one by one.
+        alive: what is alive at the peak, one by one.
     """
 
     start_bytes: int
     peak_bytes: int
     peak_op: str
     end_bytes: int
-    parts: Mapping[str, int]
     alive: tuple[Alive, ...] = ()
 
 
@@ -228,7 +224,6 @@ class _Alive:
         self.now_bytes = 0
         self.peak_bytes = 0
         self.peak_op = ""
-        self.parts: dict[str, int] = {}
         self.origins: dict[tuple[str, int], tuple[int | None, str]] = {}
         self.at_peak: dict[tuple[str, int], int] = {}
         self.temporary_at_peak = 0
@@ -245,11 +240,6 @@ class _Alive:
     def mark(self, op: str, temporary_bytes: int = 0) -> None:
         if self.now_bytes + temporary_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_op = self.now_bytes + temporary_bytes, op
-            parts: Counter[str] = Counter()
-            for (kind, _), size_bytes in self.sizes.items():
-                parts[kind] += size_bytes
-            parts["temporary"] += temporary_bytes
-            self.parts = dict(parts)
             self.at_peak, self.temporary_at_peak = dict(self.sizes), temporary_bytes
 
     def alive(self) -> tuple[Alive, ...]:
@@ -316,119 +306,116 @@ def forward(tape: Tape, *, kept: Iterable[int] | None = None, output: Tensor, dr
         peak_bytes=alive.peak_bytes,
         peak_op=alive.peak_op,
         end_bytes=alive.now_bytes,
-        parts=alive.parts,
         alive=alive.alive(),
     )
 
 
 def backward(
-    tape: Tape,
-    *,
-    output: Tensor,
-    seed_bytes: int | None = None,
-    gradient_share: float = 1.0,
-    gradients_stay: bool = True,
-    also_bytes: int = 0,
-    replays_core: bool = False,
+    tape: Tape, *, output: Tensor, gradients_stay: bool = True, also_bytes: int = 0, replays_core: bool = False
 ) -> Passage:
     """Backward over the tape, from all that autograd saved and the gradient of the output.
 
     Args:
         tape: the ops.
         output: whose gradient comes in.
-        seed_bytes: its size; None for that of the output.
-        gradient_share: of each parameter gradient, what stays once it is made.
-        gradients_stay: False if each is consumed at once.
+        gradients_stay: False if those of parameters are consumed at once.
         also_bytes: alive throughout.
         replays_core: what attention's core makes is not there before its backward, which replays it.
     """
-    alive = _Alive()
-    later = core_storages(tape) if replays_core else frozenset()
-    readers: Counter[int] = Counter()
-    for op in tape.ops:
-        readers.update({tape.tensors[t].storage for t in op.saves})
-    for t in readers:
-        if t not in later:
-            alive.add("saved", t, tape.tensors[t].size_bytes, of=t)
-    alive.now_bytes += also_bytes
-    grads: dict[int, int] = {}  # tensor -> gradient storage
-    owners: Counter[int] = Counter()
-    made = 0
-
-    def new_grad(size_bytes: int, of: int) -> int:
-        nonlocal made
-        made += 1
-        alive.add("gradient", made, size_bytes, of=of)
-        return made
-
-    def release(storage: int) -> None:
-        owners[storage] -= 1
-        if owners[storage] == 0:
-            alive.drop("gradient", storage)
-
-    seed = new_grad(output.size_bytes if seed_bytes is None else seed_bytes, output.index)
-    grads[output.index] = seed
-    owners[seed] = 1
-    start_bytes = alive.now_bytes
-    alive.mark("start")
+    run = _Backward(tape, gradients_stay=gradients_stay, later=core_storages(tape) if replays_core else frozenset())
+    run.alive.now_bytes += also_bytes
+    run.receive(output)
+    start_bytes = run.alive.now_bytes
+    run.alive.mark("start")
     for place in range(len(tape.ops) - 1, -1, -1):
-        op = tape.ops[place]
-        if later and place == tape.core[-1]:
-            for t in later:
-                alive.add("saved", t, tape.tensors[t].size_bytes, of=t)
-        incoming = [t for t in op.writes if t in grads]
-        if not incoming:
-            for t in {tape.tensors[t].storage for t in op.saves}:
-                readers[t] -= 1
-                if readers[t] == 0:
-                    alive.drop("saved", t)
-            continue
-        source = grads.pop(incoming[0])
-        if op.is_piecewise:
-            for t in {tape.tensors[t].storage for t in op.saves}:
-                if readers[t] == 1:
-                    alive.drop("saved", t)
-        targets = [t for t in op.reads if tape.tensors[t].needs_grad]
-        results: list[tuple[int, int]] = []
-        for t in targets:
-            if op.passes_grad:
-                owners[source] += 1
-                results.append((t, source))
-            else:
-                storage = new_grad(tape.tensors[t].size_bytes, t)
-                owners[storage] = 1
-                results.append((t, storage))
-        if op.parameter_bytes:
-            alive.add("parameter gradient", place, op.parameter_bytes, op=op.name)
-        alive.mark(f"backward of {op.name}", op.backward_bytes)
-        if op.parameter_bytes and not gradients_stay:
-            alive.drop("parameter gradient", place)
-        elif op.parameter_bytes and gradient_share != 1.0:
-            alive.drop("parameter gradient", place)
-            alive.add("parameter gradient", place, round(op.parameter_bytes * gradient_share), op=op.name)
-        release(source)
-        for t in {tape.tensors[t].storage for t in op.saves}:
-            readers[t] -= 1
-            if readers[t] == 0:
-                alive.drop("saved", t)
-        for t, storage in results:
-            before = grads.get(t)
-            if before is None:
-                grads[t] = storage
-            elif owners[before] == 1:
-                release(storage)  # added in place
-            else:
-                total = new_grad(tape.tensors[t].size_bytes, t)
-                owners[total] = 1
-                alive.mark(f"adding gradients of {tape.tensors[t].name}")
-                release(storage)
-                release(before)
-                grads[t] = total
+        run.step(place)
     return Passage(
         start_bytes=start_bytes,
-        peak_bytes=alive.peak_bytes,
-        peak_op=alive.peak_op,
-        end_bytes=alive.now_bytes,
-        parts=alive.parts,
-        alive=alive.alive(),
+        peak_bytes=run.alive.peak_bytes,
+        peak_op=run.alive.peak_op,
+        end_bytes=run.alive.now_bytes,
+        alive=run.alive.alive(),
     )
+
+
+class _Backward:
+    """One backward over a tape: what is saved until its last reader, and gradients until theirs."""
+
+    def __init__(self, tape: Tape, *, gradients_stay: bool, later: frozenset[int]) -> None:
+        self._tape, self._gradients_stay, self._later = tape, gradients_stay, later
+        self._saves = [{tape.tensors[t].storage for t in op.saves} for op in tape.ops]
+        self._readers: Counter[int] = Counter(t for saves in self._saves for t in saves)
+        self._gradients: dict[int, int] = {}  # tensor -> the memory of its gradient
+        self._owners: Counter[int] = Counter()  # of each such memory
+        self._made = 0
+        self.alive = _Alive()
+        self._have(t for t in self._readers if t not in later)
+
+    def receive(self, output: Tensor) -> None:
+        """The gradient of the output comes in."""
+        self._gradients[output.index] = self._new(output.index)
+
+    def step(self, place: int) -> None:
+        """Backward of one op."""
+        op = self._tape.ops[place]
+        if self._later and place == self._tape.core[-1]:
+            self._have(self._later)
+        source = next((self._gradients.pop(t) for t in op.writes if t in self._gradients), None)
+        if source is None:
+            self._release_saved(place)
+            return
+        if op.is_piecewise:
+            for t in self._saves[place]:
+                if self._readers[t] == 1:
+                    self.alive.drop("saved", t)
+        results = [(t, self._pass_on(t, source, op)) for t in op.reads if self._tape.tensors[t].needs_grad]
+        if op.parameter_bytes:
+            self.alive.add("parameter gradient", place, op.parameter_bytes, op=op.name)
+        self.alive.mark(f"backward of {op.name}", op.backward_bytes)
+        if not self._gradients_stay:
+            self.alive.drop("parameter gradient", place)
+        self._release(source)
+        self._release_saved(place)
+        for t, gradient in results:
+            self._accumulate(t, gradient)
+
+    def _pass_on(self, tensor: int, source: int, op: Op) -> int:
+        """The memory of the gradient of what an op read: that of what it wrote, or its own."""
+        if not op.passes_grad:
+            return self._new(tensor)
+        self._owners[source] += 1
+        return source
+
+    def _accumulate(self, tensor: int, gradient: int) -> None:
+        """A further gradient of a tensor is added in place, unless something else holds the first."""
+        before = self._gradients.get(tensor)
+        if before is None:
+            self._gradients[tensor] = gradient
+        elif self._owners[before] == 1:
+            self._release(gradient)
+        else:
+            self._gradients[tensor] = self._new(tensor)
+            self.alive.mark(f"adding gradients of {self._tape.tensors[tensor].name}")
+            self._release(gradient)
+            self._release(before)
+
+    def _have(self, storages: Iterable[int]) -> None:
+        for t in storages:
+            self.alive.add("saved", t, self._tape.tensors[t].size_bytes, of=t)
+
+    def _new(self, tensor: int) -> int:
+        self._made += 1
+        self._owners[self._made] = 1
+        self.alive.add("gradient", self._made, self._tape.tensors[tensor].size_bytes, of=tensor)
+        return self._made
+
+    def _release(self, gradient: int) -> None:
+        self._owners[gradient] -= 1
+        if self._owners[gradient] == 0:
+            self.alive.drop("gradient", gradient)
+
+    def _release_saved(self, place: int) -> None:
+        for t in self._saves[place]:
+            self._readers[t] -= 1
+            if self._readers[t] == 0:
+                self.alive.drop("saved", t)
