@@ -71,7 +71,7 @@ def judge(row: Row) -> Judged:
     if row.run is None:
         return Judged(row=row)
     peak = max(phases_of_stage(row.run), key=lambda phase: phase.size_bytes)
-    interval = reserved_interval(allocated_bytes=peak.size_bytes)
+    interval = reserved_interval(allocated_bytes=peak.size_bytes - row.run.workspace_bytes)
     is_device = row.kind is Kind.DEVICE
     return Judged(
         row=row,

@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.measurements.cells import Cells, Refused
 from benchmarks.measurements.row import Kind, Row
 from planner.architecture import Architecture, Experts, LatentAttention, Norm, Positions, parameter_count
+from planner.costs.reserved import CUBLAS_THREADS, CUBLAS_WORKSPACE_BYTES, HOPPER_CUBLAS_WORKSPACE_BYTES, MIB
 from planner.errors import PlannerError
 from planner.estimation.blocks import AttentionKind, Implementation, Kernels, Loss
 from planner.estimation.parallel import check_degrees
@@ -25,20 +26,13 @@ from planner.estimation.step import Checkpointing
 from planner.spec import OptimizerImplementation, OptimizerName
 from planner.units import DTYPE_BYTES
 
-_MIB = 2**20
 # Vocabularies of the tokenizers; NullTokenizer's is in the row.
 _VOCABULARIES: Mapping[str, int] = {"GPT2BPE": 50257}
 # `--make-vocab-size-divisible-by`, times the tensor-parallel ranks.
 _VOCABULARY_MULTIPLE = 128
 
-# cuBLAS handles are made per thread, one for forward and one for autograd's backward, each with a workspace.
-# Source: ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize` (4096 KiB × 2 + 16 KiB × 8, and 32 MiB on compute
-# capability 9.0); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 4096 KiB × 8.
-_CUBLAS_HANDLES = 2
-_CUBLAS_BYTES = (4096 * 2 + 16 * 8) * 1024
-_CUBLAS_LARGE_BYTES = 4096 * 8 * 1024
 # Source: Transformer Engine, pytorch/module/base.py, `get_cublas_workspace_size_bytes`.
-_TE_BYTES, _TE_HOPPER_BYTES = 4 * _MIB, 32 * _MIB
+_TE_BYTES, _TE_HOPPER_BYTES = 4 * MIB, 32 * MIB
 _HOPPER_OR_LATER = ("h100", "gb200")
 # Experts' products run on as many streams, each with a workspace: `get_multi_stream_cublas_workspace` there.
 _TE_STREAMS = 4
@@ -314,7 +308,9 @@ def _workspace_bytes(cells: Cells, a: Architecture, compute: str) -> int:
     is_hopper_or_later = any(part in cells["plat"] for part in _HOPPER_OR_LATER)
     leaves = any(part in cells["name"] for part in _NONDETERMINISTIC)
     is_deterministic = not leaves and (bool(cells["experts"]) or cells["cp"] == "1")
-    total = _CUBLAS_HANDLES * (_CUBLAS_LARGE_BYTES if is_hopper or is_deterministic else _CUBLAS_BYTES)
+    # CUBLAS_WORKSPACE_CONFIG=:4096:8, which deterministic runs need, makes as much as there is on Hopper: 4096 KiB × 8.
+    is_large = is_hopper or is_deterministic
+    total = CUBLAS_THREADS * (HOPPER_CUBLAS_WORKSPACE_BYTES if is_large else CUBLAS_WORKSPACE_BYTES)
     if cells["impl"] == "transformer_engine":
         streams = _TE_STREAMS if any(part in cells["name"] for part in _GROUPED) else 0
         total += (1 + streams) * (_TE_HOPPER_BYTES if is_hopper_or_later else _TE_BYTES)

@@ -7,12 +7,14 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.measurements.cells import Cells, Refused, architecture_from
 from benchmarks.measurements.row import Kind, Row
 from benchmarks.measurements.stacks import fms, fsdp_qlora, litgpt, llm_foundry, torchtune
 from planner.architecture import Architecture, parameter_count
+from planner.costs.reserved import CUBLAS_THREADS, CUBLAS_WORKSPACE_BYTES, HOPPER_CUBLAS_WORKSPACE_BYTES
 from planner.estimation.run import Run
 
 _GIB = 2**30
@@ -61,7 +63,7 @@ def _row(c: Cells, line: int) -> Row:
         measured_bytes = _figure(c)
         stack = _stack_of(c)
         architecture = architecture_from(c)
-        run = stack(c, architecture)
+        run = replace(stack(c, architecture), workspace_bytes=_cublas_bytes(c["gpu"]))
     except Refused as error:
         refusal = str(error)
     return Row(
@@ -105,6 +107,15 @@ def _device_bytes(gpu: str) -> int:
     said = re.search(r"(\d+)GB", gpu)
     gib = int(said[1]) if said is not None else next((size for name, size in _CARDS.items() if name in gpu), 0)
     return gib * _GIB
+
+
+_HOPPER_OR_LATER = ("H100", "H200", "H800", "GB200", "B200")
+
+
+def _cublas_bytes(gpu: str) -> int:
+    """cuBLAS's workspaces, which count as allocated."""
+    is_hopper = any(name in gpu for name in _HOPPER_OR_LATER)
+    return CUBLAS_THREADS * (HOPPER_CUBLAS_WORKSPACE_BYTES if is_hopper else CUBLAS_WORKSPACE_BYTES)
 
 
 def _stack_of(c: Cells) -> Callable[[Cells, Architecture], Run]:
