@@ -15,7 +15,7 @@ from planner.estimation.blocks import Section
 from planner.estimation.estimate import HeldParameter, Static, held_parameters, sections_of, static_of, step_parts
 from planner.estimation.ranks import fullest_rank
 from planner.estimation.run import Run, Sharding
-from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments
+from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments, places_kept
 from planner.estimation.tape import Alive, Passage, Tensor, forward
 from planner.units import DTYPE_BYTES
 
@@ -211,11 +211,10 @@ def _tensor_entry(part: Part, tensor: Tensor, what: str, *before: tuple[str, flo
 
 def _kept_entries(parts: StepParts, blocks: int, mode: Checkpointing) -> Iterator[Entry]:
     """What blocks that ran before left for backward; those of a row that are alike are one entry."""
-    for section, count in _alike(parts.blocks[:blocks]):
-        held = -(-count // parts.group)
+    for section, count in _alike([parts.blocks[place] for place in places_kept(parts, blocks)]):
         for tensor in kept_tensors(section, mode):
             part = Part.COPIES if _is_copy(tensor) else Part.ACTIVATIONS
-            yield _tensor_entry(part, tensor, tensor.name, ("blocks", held))
+            yield _tensor_entry(part, tensor, tensor.name, ("blocks", count))
 
 
 def _alive_entries(moment: Moment, passage: Passage, section: Section, run: Run, parts: StepParts) -> Iterator[Entry]:
