@@ -1,5 +1,6 @@
 """A spec becomes a run, or one line that says what contradicts what, where, and the way out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from planner.errors import SpecError
 from planner.estimation.blocks import Adapters, AttentionKind, Loss
 from planner.estimation.from_spec import run_of
-from planner.estimation.phases import phases_of
+from planner.estimation.phases import phases_of, phases_of_stage
 from planner.estimation.ranks import fullest_rank
 from planner.estimation.run import Degrees, Sharding
 from planner.estimation.step import Checkpointing
@@ -320,3 +321,17 @@ def test_what_changes_nothing_can_be_traced(more: str, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(LLAMA + more)
     check_traceable(load(path))
+
+
+def test_the_stage_that_is_meant_is_the_fullest_of_all_phases_also_where_gradients_are_reduced() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 4, "num_attention_heads": 8}
+    spec = {
+        "model": {"transformers": "LlamaForCausalLM", "config": {**sizes, "vocab_size": 512}},
+        "parallel": {"pp": 2, "ddp": 8, "zero": 3},
+        "optimizer": {"name": "adamw-8bit"},
+        "loss_kernel": "fused",
+    }
+    run = run_of(from_mapping({**spec, "batch": {"micro_batch": 4, "sequence_length": 1}}))
+    stages = [max(phase.size_bytes for phase in phases_of_stage(replace(run, stage=stage))) for stage in range(2)]
+    assert 0 == fullest_rank(run).stage, "without the reduction, the other one"
+    assert stages[1] == max(stages) == max(phase.size_bytes for phase in phases_of(run))
