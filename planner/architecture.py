@@ -353,10 +353,47 @@ def _check_config(config: _Config) -> None:
         elif key in _PROBABILITIES:
             expected = "a number from 0 to 1"
             fits = is_number and 0 <= value <= 1
+        elif key in _FLAGS:
+            expected, fits = "true or false", isinstance(value, bool)
+        elif key in _NAMES:
+            expected, fits = "a name such as silu", isinstance(value, str)
         else:
             continue
         if not fits:
             raise ConfigError(f"expected {expected}, found {validation.found(value)}", key=key)
+
+
+# What a family's configuration can say that changes its parameters or ops and that is not described here, with the
+# values that change nothing. Source: configuration and modelling files of transformers 5.24.
+_ONLY_KNOWN_WITH: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "opt": {"do_layer_norm_before": (True,), "enable_bias": (True,), "layer_norm_elementwise_affine": (True,)},
+    "qwen3_moe": {"decoder_sparse_step": (1,), "mlp_only_layers": (None, [], ())},
+    "falcon": {"num_ln_in_parallel_attn": (None, 2)},
+    "phi": {"qk_layernorm": (False,)},
+    "gpt2": {"add_cross_attention": (False,)},
+    "gpt_bigcode": {"add_cross_attention": (False,)},
+    "bert": {"add_cross_attention": (False,)},
+    "gpt_neox": {"attention_bias": (True,)},
+}
+# Of a configuration's flags: anything else than true or false is a mistake that Python would take for one of them.
+_FLAGS = frozenset(
+    {
+        *("tie_word_embeddings", "attention_bias", "mlp_bias", "use_parallel_residual", "multi_query", "parallel_attn"),
+        *("new_decoder_architecture", "alibi", "bias", "use_sliding_window"),
+    }
+)
+_NAMES = frozenset({"hidden_act", "hidden_activation", "activation_function", "activation"})
+
+
+def _check_known(family: str, config: _Config) -> None:
+    """Returns when nothing in the configuration asks for what the family has not got here; raises ConfigError."""
+    for key, values in _ONLY_KNOWN_WITH.get(family, {}).items():
+        if key in config and config[key] not in values:
+            message = f"{validation.found(config[key])} is not known in closed form"
+            raise ConfigError(message, key=key)
+    if family == "opt" and config.get("word_embed_proj_dim", config["hidden_size"]) != config["hidden_size"]:
+        message = f"an embedding of another width than the model's {config['hidden_size']} is not known in closed form"
+        raise ConfigError(message, key="word_embed_proj_dim")
 
 
 def _check_heads(a: Architecture) -> None:
@@ -868,7 +905,7 @@ def architecture_of(name: str, config: Mapping[str, Any]) -> Architecture:
 
     Raises:
         UnknownArchitectureError: the family is not described here.
-        ConfigError: a size is none, or does not go with another.
+        ConfigError: a size is none, or does not go with another; or a key asks for what is not described here.
     """
     family = _CLASSES.get(name, name)
     if family not in _FAMILIES:
@@ -876,6 +913,7 @@ def architecture_of(name: str, config: Mapping[str, Any]) -> Architecture:
     read, defaults = _FAMILIES[family]
     settings = {**defaults, **config}
     _check_config(settings)
+    _check_known(family, settings)
     found: Architecture = read(settings)
     _check_heads(found)
     return found

@@ -26,6 +26,10 @@ _PROFILE_SUFFIXES = (".yaml", ".yml")
 _ROUNDING = 1.001
 
 
+# What is marketed as so many GB is at most so many GiB.
+_GIB_PER_GB = 2**30 / 10**9
+
+
 class Kind(StrEnum):
     """What runs at the same rate: a profile may have a measured curve for each."""
 
@@ -218,6 +222,9 @@ def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
                 sizes[key] = parse_bytes(data[key], least=least)
         except UnitError as error:
             raise document.error(str(error), (key,), error_type=DeviceError) from None
+    if sizes.get("usable_memory", 0) > sizes["memory"] * _GIB_PER_GB:
+        message = f"expected no more than the memory of {data['memory']}, found {data['usable_memory']}"
+        raise document.error(message, ("usable_memory",), error_type=DeviceError)
     sources = dict(data.get("sources", {}))
     left_out = [key for key in _ASSUMED_KEYS if key not in data]
     if left_out:

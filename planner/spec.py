@@ -589,10 +589,31 @@ def _precision(document: SourcedDocument, data: Mapping[str, Any], parallel: Par
     return PrecisionSpec(parameters=parameters, compute=compute)
 
 
+# 8-bit states, those in unified memory, Adafactor's in float32, and none at all.
+_OWN_STATE_DTYPE = frozenset(
+    {
+        OptimizerName.ADAMW_8BIT,
+        OptimizerName.ADAM_8BIT,
+        OptimizerName.PAGED_ADAMW,
+        OptimizerName.PAGED_ADAMW_8BIT,
+        OptimizerName.ADAFACTOR,
+        OptimizerName.NONE,
+    }
+)
+# Source: torch 2.13, torch/optim: adam.py, adamw.py, adagrad.py and sgd.py take `fused`.
+_UNFUSED = frozenset({OptimizerName.ADAFACTOR, OptimizerName.LION, OptimizerName.MUON})
+
+
 def _optimizer(document: SourcedDocument, data: Mapping[str, Any]) -> OptimizerSpec:
     name = OptimizerName(data["name"])
     if "momentum" in data and name is not OptimizerName.SGD:
         raise document.error(f"only sgd has momentum, and the optimizer is {name}", ("optimizer", "momentum"))
+    is_plain_sgd = name is OptimizerName.SGD and not data.get("momentum")
+    if "state_dtype" in data and (name in _OWN_STATE_DTYPE or is_plain_sgd):
+        message = f"{name} has states of its own kind, or none"
+        raise document.error(message, ("optimizer", "state_dtype"), hint="leave it out")
+    if data.get("implementation") == OptimizerImplementation.FUSED and name in _UNFUSED:
+        raise document.error(f"PyTorch has no fused {name}", ("optimizer", "implementation"), hint="leave it out")
     dtypes = {
         key: _training_dtype(document, ("optimizer", key), data[key])
         for key in ("master_weights", "state_dtype")

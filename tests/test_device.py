@@ -120,6 +120,10 @@ def test_a_profile_file_that_cannot_be_read_is_an_error_of_the_line_that_names_i
         ("device: host_memory: '64' has no unit", {"memory": "24GB", "host_memory": "64"}),
         ("host_memory: expected a size with a unit, such as 250GB, found 64", {"memory": "24GB", "host_memory": 64}),
         ("host_memory: a size must be at least one byte, or 0 for none", {"memory": "24GB", "host_memory": "-1GB"}),
+        (
+            "usable_memory: expected no more than the memory of 24GB, found 90GB",
+            {"memory": "24GB", "usable_memory": "90GB"},
+        ),
         ("expected at most 1, found 1.5", {"memory": "1GB", "matmul_efficiency": 1.5}),
         (
             "rate per second of at least 1e6, such as 3.35e12, found nan",

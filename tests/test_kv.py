@@ -600,6 +600,7 @@ def test_mistakes_are_told_in_one_line_with_the_way_out() -> None:
     assert "--claim: " in refused("llama-3-8b", "--claim", "0GB")
     assert "--memory: " in refused("llama-3-8b", "--memory", "-1GB")
     assert "--shared-prefix: 8,192 tokens leave nothing" in refused("llama-3-8b", "--shared-prefix", "8192")
+    assert "unknown device ''" in refused("llama-3-8b", "--device", "")
     assert "is not a transformer decoder whose sizes are known; such as LlamaForCausalLM" in refused("vit-l")
 
 

@@ -1,5 +1,6 @@
 """`planner estimate`: whether a run fits a device, without torch."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def estimate(*, spec: str, device: str | None, explain: bool, lengths: tuple[int
     run = run_of(run_spec)
     model = run_spec.model.preset or run_spec.model.name
     if lengths is not None:
+        _check_lengths(run_spec, lengths)
         _show_growth(model, run, lengths, as_json=as_json)
         return
     profile = device_of(run_spec, device)
@@ -72,6 +74,19 @@ def estimate(*, spec: str, device: str | None, explain: bool, lengths: tuple[int
         click.echo(estimate_text(summary))
     if found.verdict is Verdict.OOM:
         raise SystemExit(1)
+
+
+def _check_lengths(spec: "RunSpec", lengths: tuple[int, ...]) -> None:
+    """Returns when the model has sequences of these lengths, and its ranks can share them; raises SpecError if not."""
+    from planner.estimation.from_spec import run_of
+
+    for length in lengths:
+        try:
+            run_of(replace(spec, batch=replace(spec.batch, sequence_length=length)))
+        except SpecError as error:
+            raise SpecError(
+                f"--lengths {length}: {error.message}", path=error.path, line=error.line, key=error.key, hint=error.hint
+            ) from None
 
 
 def _show_growth(model: str, run: "Run", lengths: tuple[int, ...], *, as_json: bool) -> None:
@@ -94,11 +109,11 @@ def _load(name: str) -> "tuple[RunSpec, tuple[str, ...]]":
     from planner.spec import from_mapping, load
     from planner.validation import did_you_mean
 
-    if Path(name).exists() or Path(name).suffix:
+    if name and (Path(name).exists() or Path(name).suffix):
         return load(name), ()
     if name not in preset_names():
         hint = did_you_mean(name, preset_names(), plural="known presets")
-        raise SpecError("no such file, and no such preset", path=name, hint=hint)
+        raise SpecError("no such file, and no such preset", path=name or "SPEC", hint=hint)
     config = load_preset(name).config
     length = min(_PRESET_TOKENS, config.get("n_positions") or config.get("max_position_embeddings") or _PRESET_TOKENS)
     spec = from_mapping(
@@ -139,6 +154,8 @@ def _notes(run: "Run", profile: "DeviceProfile") -> tuple[str, ...]:
         found.append(
             "the paged optimizer's state is outside of PyTorch's allocator, and leaves the device when it is full"
         )
+    if run.degrees.expert > 1:
+        found.append("each rank's experts are taken to get as many tokens as the others'; a router may send them more")
     if run.offloads_optimizer:
         found.append("the optimizer's step runs on the host, with its state and master weights there")
     return tuple(found)

@@ -193,16 +193,17 @@ def _subject(spec: str, device: str | None) -> _Subject:
     from planner.presets import load_preset, preset_names
     from planner.validation import did_you_mean
 
+    named = DEFAULT_DEVICE if device is None else device
     suffix = Path(spec).suffix.lower()
     if suffix == ".json":
-        return _of_config_file(spec, load_device(device or DEFAULT_DEVICE))
+        return _of_config_file(spec, load_device(named))
     if suffix in (".yaml", ".yml") or os.path.exists(spec):
         return _of_spec(spec, device)
     if spec not in preset_names():
         hint = did_you_mean(spec, preset_names(), plural="presets")
         raise SpecError("neither a file nor a preset", path=spec or "SPEC", hint=hint)
     preset = load_preset(spec)
-    return _of_config(spec, preset.transformers, preset.config, load_device(device or DEFAULT_DEVICE), path=spec)
+    return _of_config(spec, preset.transformers, preset.config, load_device(named), path=spec)
 
 
 def _of_spec(spec: str, device: str | None) -> _Subject:

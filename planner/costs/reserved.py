@@ -78,4 +78,4 @@ def reserved_interval(*, allocated_bytes: int, idle_bytes: int = 0) -> Interval:
     Source: D. Knuth, The Art of Computer Programming, volume 1, section 2.5.
     """
     low_bytes = allocated_bytes + idle_bytes + CUBLAS_THREADS * CUBLAS_WORKSPACE_BYTES
-    return Interval(low_bytes=low_bytes, high_bytes=int(low_bytes * (1 + HOLES_SHARE)))
+    return Interval(low_bytes=low_bytes, high_bytes=round(low_bytes * (1 + HOLES_SHARE)))

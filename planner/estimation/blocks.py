@@ -647,7 +647,7 @@ def passage(a: Architecture, c: Computation) -> Section:
 def embedding(a: Architecture, c: Computation) -> Section:
     """Token embedding, position embedding, dropout."""
     w = Writer(a, c)
-    rows = a.vocab // c.tensor_parallel
+    rows = -(-a.vocab // c.tensor_parallel)
     weight_bytes = round(rows * a.hidden * DTYPE_BYTES[c.gradient_dtype]) if c.trains_base else 0
     ids = w.tape.input("input ids", size(tokens=c.tokens), "int64", needs_grad=False)
     x = w.tape.op(
@@ -682,15 +682,12 @@ def head(a: Architecture, c: Computation) -> Section:
         moved = w.linear(x, "transform", w.full_stream(), weight=a.hidden * a.hidden, bias=True)
         hidden = w.norm(w.activation(moved, a.activation), "transform_norm")
     hidden = w.gathered(hidden)
-    vocab = a.vocab // c.tensor_parallel
+    vocab = -(-a.vocab // c.tensor_parallel)
     if c.loss in (Loss.CHUNKED, Loss.FUSED_LINEAR):
         return _in_chunks(w, x, hidden, vocab)
     everything = size(tokens=c.tokens, vocab=vocab)
     logits = w.linear(hidden, "lm_head", everything, weight=a.hidden * vocab, bias=a.head_bias)
-    if a.logit_softcap:
-        logits = w.point("logits scaled", logits)
-        logits = w.point("logits tanh", logits, saves_output=True)
-        logits = w.point("logits capped", logits)
+    logits = _capped(w, logits)
     wide = w.cast(logits, _FP32, "logits in float32")
     output = wide if c.upcasts_in_model else logits
     if c.loss in (Loss.SHIFTED, Loss.FUSED) and a.causal:
@@ -704,6 +701,15 @@ def head(a: Architecture, c: Computation) -> Section:
         loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
     tape.hold(output)
     return Section(tape=tape, entry=x, exit=loss)
+
+
+def _capped(w: Writer, logits: Tensor) -> Tensor:
+    """The logits as the model returns them: where it caps them, by a tanh."""
+    if not w.a.logit_softcap:
+        return logits
+    logits = w.point("logits scaled", logits)
+    logits = w.point("logits tanh", logits, saves_output=True)
+    return w.point("logits capped", logits)
 
 
 def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:
@@ -722,6 +728,7 @@ def _in_chunks(w: Writer, x: Tensor, hidden: Tensor, vocab: int) -> Section:
         loss = tape.op("fused linear cross entropy", [hidden], scalar, _FP32, extra=grads, forward_bytes=chunk)
         return Section(tape=tape, entry=x, exit=loss)
     logits = w.linear(hidden, "lm_head", size(tokens=c.tokens, vocab=vocab), weight=a.hidden * vocab, bias=a.head_bias)
+    logits = _capped(w, logits)
     if c.upcasts_in_model:
         logits = w.cast(logits, c.loss_dtype, f"logits in {c.loss_dtype}")
     chunk = round(part.elements * DTYPE_BYTES[c.loss_dtype])

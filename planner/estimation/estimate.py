@@ -344,11 +344,10 @@ def step_parts(run: Run) -> StepParts:
     """The step to follow."""
     static = static_of(run)
     first, blocks, last = sections_of(run)
-    vocab = run.architecture.vocab // run.degrees.tensor
+    vocab = ceil(run.architecture.vocab / run.degrees.tensor)
     output_dtype = run.loss_dtype if run.upcasts_in_model else run.compute_dtype
     logits = round(computation_of(run).tokens * vocab * DTYPE_BYTES[output_dtype])
     has_output = run.logits_stay and is_last(run) and run.implementation is Implementation.TRANSFORMERS
-    is_accumulating = run.accumulates or (run.degrees.pipeline > 1 and run.micro_batches > 1)
     stream = first.exit.size_bytes
     is_fsdp1 = run.sharding is Sharding.FSDP1 and run.degrees.data > 1
     is_frozen_fsdp1 = is_fsdp1 and run.adapters is not None and not run.flat_gradients
@@ -361,7 +360,7 @@ def step_parts(run: Run) -> StepParts:
         replays_whole=run.replays_whole,
         resident_bytes=static.parameters + static.master + static.optimizer + static.buckets + run.workspace_bytes,
         gradient_bytes=static.gradients,
-        gradients_present=is_accumulating or run.gradients_persist or run.in_backward,
+        gradients_present=run.adds_gradients or run.gradients_persist or run.in_backward,
         waiting_bytes=_waiting_bytes(run, first) + stage_buffers_bytes(run, stream),
         gathering=static.gathering,
         outputs_bytes=logits if has_output else 0,

@@ -113,6 +113,9 @@ _FP32 = "float32"
 
 
 def _architecture(spec: RunSpec) -> Architecture:
+    if spec.loss is not None:
+        message = "a loss other than the model's own is not known in closed form"
+        raise located_error(spec, message, ("loss",), hint=f"leave it out, or name a loss_kernel; {_TRACE}")
     if spec.inputs:
         message = "only models that read tokens are known in closed form"
         raise located_error(spec, message, ("inputs",), hint=f"give batch.sequence_length instead; or {_TRACE}")
@@ -187,7 +190,13 @@ def _contradictions(spec: RunSpec, a: Architecture) -> Iterator[tuple[str, bool,
         f"{p.tp} ranks can neither share nor repeat {a.kv_heads} key heads",
         "use a divisor or a multiple of the key heads",
     )
-    yield "tp", a.ffn % p.tp > 0, f"{p.tp} ranks cannot share a width of {a.ffn:,}", "use a divisor of the ffn width"
+    for width in _shared_widths(p, a):
+        yield (
+            "tp",
+            width % p.tp > 0,
+            f"{p.tp} ranks cannot share a width of {width:,}",
+            "use a divisor of the ffn width",
+        )
     yield (
         "pp",
         a.layers < p.pp * p.virtual_pp,
@@ -205,6 +214,15 @@ def _contradictions(spec: RunSpec, a: Architecture) -> Iterator[tuple[str, bool,
         f"{parts} ranks cannot share sequences of {length:,} tokens",
         "use a divisor of batch.sequence_length",
     )
+
+
+def _shared_widths(p: ParallelSpec, a: Architecture) -> tuple[int, ...]:
+    """The intermediate sizes that `tp` ranks divide; of experts only where each rank does not have whole ones."""
+    if a.experts is None:
+        return (a.ffn,)
+    routed = (a.experts.ffn,) if p.ep == 1 else ()
+    dense = (a.ffn,) if a.experts.dense_layers else ()
+    return (*dense, *routed, *((a.experts.shared_ffn,) if a.experts.shared_ffn else ()))
 
 
 def _sharding(p: ParallelSpec) -> Sharding:
@@ -277,6 +295,14 @@ def _check_counted(spec: RunSpec, run: Run) -> None:
             "use parallel.fsdp, or no quantization",
         ),
         (
+            # Source: transformers 5.24, integrations/bitsandbytes.py, `replace_with_bnb_linear`: modules that are
+            # nn.Linear; integrations/moe.py: all experts of a layer are one parameter.
+            ("lora", "quantization"),
+            run.quantization is not None and run.architecture.experts is not None,
+            "bitsandbytes quantizes linear layers, and experts are none in transformers 5.24",
+            "leave it out",
+        ),
+        (
             ("checkpointing",),
             spec.checkpointing.mode is CheckpointingMode.BLOCK and spec.checkpointing.every > run.architecture.layers,
             f"expected at most {run.architecture.layers}, the layers of the model",
@@ -289,8 +315,32 @@ def _check_counted(spec: RunSpec, run: Run) -> None:
             "leave it out, or gradient_accumulation",
         ),
         (
+            ("optimizer", "in_backward"),
+            run.in_backward and run.adds_gradients,
+            "gradients of a pipeline's micro-batches are added up, and cannot be freed in backward",
+            "leave it out",
+        ),
+        (
+            ("optimizer", "in_backward"),
+            run.in_backward and run.zero is not None,
+            "ZeRO's optimizer steps when all gradients are reduced",
+            "leave it out, or parallel.zero",
+        ),
+        (
+            ("optimizer", "in_backward"),
+            run.in_backward and run.offloads_optimizer,
+            "an optimizer on the host steps when backward is done",
+            "leave it out, or offload.optimizer",
+        ),
+        (
+            ("optimizer", "master_weights"),
+            run.zero is not None and spec.optimizer.master_weights not in (None, _FP32),
+            f"ZeRO's own copy of the parameters is in {_FP32}, found {spec.optimizer.master_weights}",
+            "leave it out, or parallel.zero",
+        ),
+        (
             ("parallel", "cp"),
-            run.degrees.context > 1 and run.attention is AttentionKind.EAGER,
+            run.degrees.context > 1 and spec.attention is AttentionKernel.EAGER,
             "ranks that share sequences exchange what a kernel makes, and eager attention is none",
             "use another attention",
         ),

@@ -124,7 +124,7 @@ def _implementation(run: Run) -> Iterator[_Change]:
 
 
 def _in_backward(run: Run) -> Iterator[_Change]:
-    if not (run.in_backward or run.accumulates or run.offloads_optimizer) and run.sharding is Sharding.NONE:
+    if not (run.in_backward or run.adds_gradients or run.offloads_optimizer) and run.sharding is Sharding.NONE:
         changed = replace(run, in_backward=True)
         yield _Change(change="optimizer.in_backward: true", effect="frees gradients at once", run=changed)
 

@@ -72,8 +72,16 @@ def check_degrees(run: Run) -> None:
     if a.latent is None and max(d.tensor, a.kv_heads) % min(d.tensor, a.kv_heads):
         message = f"{d.tensor} ranks can neither share nor copy {a.kv_heads} heads of keys and values"
         raise DegreesError(message, hint=whole, degree="tensor", ranks=d.tensor, of=a.kv_heads)
-    divides("tensor", d.tensor, a.ffn, "columns of the feed-forward layer")
+    if a.experts is None or a.experts.dense_layers:
+        divides("tensor", d.tensor, a.ffn, "columns of the feed-forward layer")
+    if a.experts is not None:
+        divides("tensor", d.of_experts, a.experts.ffn, "columns of an expert")
+        divides("tensor", d.tensor, a.experts.shared_ffn, "columns of the shared experts")
     if d.context > 1:
+        if a.attention_softcap:
+            message = "ranks that share sequences exchange what a kernel makes, and none caps scores as this model does"
+            hint = "use tensor parallelism with sequence parallelism"
+            raise DegreesError(message, hint=hint, degree="context", ranks=d.context, of=1)
         divides("context", d.context, run.length, "tokens")
         if run.context_method is ContextMethod.ULYSSES:
             divides("context", d.tensor * d.context, a.heads, "heads, of which an all-to-all gives each rank some")

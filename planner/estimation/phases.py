@@ -13,9 +13,9 @@ from math import prod
 from planner.costs.optimizers import OPTIMIZER_COSTS
 from planner.estimation.blocks import Section
 from planner.estimation.estimate import HeldParameter, Static, held_parameters, sections_of, static_of, step_parts
-from planner.estimation.ranks import fullest_rank
+from planner.estimation.parallel import check_degrees
 from planner.estimation.run import Run, Sharding
-from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments
+from planner.estimation.step import Checkpointing, Gathering, Moment, StepParts, kept_tensors, moments, places_kept
 from planner.estimation.tape import Alive, Passage, Tensor, forward
 from planner.units import DTYPE_BYTES
 
@@ -211,11 +211,10 @@ def _tensor_entry(part: Part, tensor: Tensor, what: str, *before: tuple[str, flo
 
 def _kept_entries(parts: StepParts, blocks: int, mode: Checkpointing) -> Iterator[Entry]:
     """What blocks that ran before left for backward; those of a row that are alike are one entry."""
-    for section, count in _alike(parts.blocks[:blocks]):
-        held = -(-count // parts.group)
+    for section, count in _alike([parts.blocks[place] for place in places_kept(parts, blocks)]):
         for tensor in kept_tensors(section, mode):
             part = Part.COPIES if _is_copy(tensor) else Part.ACTIVATIONS
-            yield _tensor_entry(part, tensor, tensor.name, ("blocks", held))
+            yield _tensor_entry(part, tensor, tensor.name, ("blocks", count))
 
 
 def _alive_entries(moment: Moment, passage: Passage, section: Section, run: Run, parts: StepParts) -> Iterator[Entry]:
@@ -288,7 +287,12 @@ def _cached_copies(moment: Moment, run: Run, parts: StepParts) -> list[Entry]:
 
 def phases_of(run: Run) -> tuple[PhasePeak, ...]:
     """The fullest moment of each phase, in the order of time; in a pipeline, of the rank that needs most."""
-    return phases_of_stage(replace(run, stage=fullest_rank(run).stage) if run.degrees.pipeline > 1 else run)
+    if run.degrees.pipeline == 1:
+        return phases_of_stage(run)
+    check_degrees(run)
+    # By all phases, also those that a rank's moments leave out: the reduction of gradients, and evaluation.
+    stages = (phases_of_stage(replace(run, stage=stage)) for stage in range(run.degrees.pipeline))
+    return max(stages, key=lambda phases: max(one.size_bytes for one in phases))
 
 
 def phases_of_stage(run: Run) -> tuple[PhasePeak, ...]:

@@ -193,3 +193,8 @@ class Run:
     offloads_optimizer: bool = False
     offloads_parameters: bool = False
     keeps_random: bool = False
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Several micro-batches' gradients are added up before the optimizer's step."""
+        return self.accumulates or (self.degrees.pipeline > 1 and self.micro_batches > 1)

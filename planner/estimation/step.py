@@ -172,6 +172,20 @@ def kept_tensors(section: Section, mode: Checkpointing) -> tuple[Tensor, ...]:
     return tuple(section.tape.tensors[t] for t in sorted(_kept(section, mode)) if t != section.exit.storage)
 
 
+def places_kept(parts: StepParts, before: int) -> tuple[int, ...]:
+    """Of the blocks before one, those whose forward left on the device what `kept_tensors` says."""
+    return tuple(place for place in range(before) if _is_entered(parts, place) and not _waits_on_the_host(parts, place))
+
+
+def _is_entered(parts: StepParts, place: int) -> bool:
+    """Whether a checkpoint begins with the block."""
+    return place % parts.group == 0
+
+
+def _waits_on_the_host(parts: StepParts, place: int) -> bool:
+    return parts.offloads_inputs and place < len(parts.blocks) - _ON_THE_DEVICE
+
+
 def _measure(section: Section, parts: StepParts) -> _Block:
     tape, mode = section.tape, parts.checkpointing
     assert section.entry is not None
@@ -256,9 +270,9 @@ class _Follower:
     def _left_by(self, place: int) -> int:
         """What the block's forward leaves on the device: in a group, the first one's input and what is random."""
         parts, one, count = self._parts, self._blocks[place], len(self._blocks)
-        if parts.offloads_inputs and place < count - _ON_THE_DEVICE:
+        if _waits_on_the_host(parts, place):
             return 0
-        left = one.kept if place % parts.group == 0 else one.random
+        left = one.kept if _is_entered(parts, place) else one.random
         is_last_of_group = (place + 1) % parts.group == 0 or place + 1 == count
         return left if is_last_of_group else left + one.random_inner
 

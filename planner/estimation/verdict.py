@@ -3,10 +3,10 @@
 Where a figure cannot be known beforehand it is an interval, and the verdict says FITS only if its upper end does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from planner.costs.reserved import MIB, Interval, reserved_interval
+from planner.costs.reserved import HOLES_SHARE, MIB, Interval, reserved_interval
 from planner.device import DeviceProfile
 from planner.estimation.phases import Phase, PhasePeak, phases_of
 from planner.estimation.run import Run, Sharding
@@ -24,7 +24,10 @@ NCCL_MOST_BUFFERS = 32 * 4
 
 
 class Verdict(StrEnum):
-    """FITS: also at the upper end of every interval. OOM: not even at the lower end. AT RISK: in between."""
+    """FITS: also at the upper end of every interval, and whatever a router does. OOM: not even at the lower end.
+
+    AT RISK: in between.
+    """
 
     FITS = "FITS"
     AT_RISK = "AT RISK"
@@ -73,6 +76,8 @@ def estimate(run: Run, device: DeviceProfile) -> Estimate:
     )
     usable_bytes = device.usable_memory_bytes or device.memory_bytes
     verdict, reason = _verdict(total, usable_bytes, peak.phase)
+    if verdict is Verdict.FITS and run.degrees.expert > 1:
+        verdict, reason = _with_any_router(run, total, peak.size_bytes, usable_bytes) or (verdict, reason)
     return Estimate(
         run=run,
         phases=phases,
@@ -116,4 +121,22 @@ def _verdict(total: Interval, usable_bytes: int, phase: Phase) -> tuple[Verdict,
     return (
         Verdict.AT_RISK,
         f"it runs if fragmentation, the CUDA context and communication take at most {room} more than the least",
+    )
+
+
+def _with_any_router(run: Run, total: Interval, balanced_bytes: int, usable_bytes: int) -> tuple[Verdict, str] | None:
+    """The verdict of a run that fits where experts get equal shares, if it does not fit whatever the router does."""
+    a = run.architecture
+    assert a.experts is not None
+    # A token goes to each expert once: of those it has chosen, at most all that a rank has.
+    here = min(a.experts.chosen, a.experts.count // run.degrees.expert)
+    most = run.degrees.expert * here / a.experts.chosen
+    worst_bytes = max(one.size_bytes for one in phases_of(replace(run, imbalance=most)))
+    high_bytes = total.high_bytes + round((worst_bytes - balanced_bytes) * (1 + HOLES_SHARE))
+    if high_bytes <= usable_bytes:
+        return None
+    return (
+        Verdict.AT_RISK,
+        f"it runs while the router is fair: with {most:g} times their share of tokens for one rank's experts it may "
+        f"need {(high_bytes - usable_bytes) / 1e9:,.2f} GB more than there is",
     )

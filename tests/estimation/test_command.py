@@ -128,6 +128,13 @@ def test_explained_formulas_give_the_figures_of_the_report(spec: Path) -> None:
     assert f"= {found['total_high_bytes']:,} bytes" in re.sub(r"\s+", " ", text)
 
 
+def test_a_pipeline_is_not_advised_to_free_gradients_that_it_adds_up(spec: Path) -> None:
+    spec.write_text(LLAMA + BF16 + "parallel: {pp: 2}\ndevice: rtx-4090")
+    changes = [knob["change"] for knob in document(spec)["knobs"]]
+    assert changes
+    assert not [change for change in changes if "in_backward" in change]
+
+
 def product(values: list[float]) -> float:
     result = 1.0
     for value in values:
@@ -147,6 +154,11 @@ def test_a_device_that_says_only_its_memory_is_taken_at_its_word(spec: Path) -> 
     [
         (["nothing.yaml"], "nothing.yaml: no such file"),
         (["llama-3-8"], "llama-3-8: no such file, and no such preset; did you mean 'llama-3-8b'?"),
+        ([""], "SPEC: no such file, and no such preset; known presets: gpt2"),
+        (
+            ["gpt2", "--lengths", "512,2048"],
+            "gpt2: batch.sequence_length: --lengths 2048: the model has 1,024 positions",
+        ),
         (["gpt2", "--device", "h10"], "unknown device 'h10'; did you mean 'h100-80gb'?"),
         (["vit-l"], "vit-l: model.preset: ViTForImageClassification is not an architecture"),
     ],

@@ -10,11 +10,13 @@ from planner.estimation.blocks import Section
 from planner.estimation.estimate import sections_of, static_of
 from planner.estimation.parallel import DegreesError
 from planner.estimation.ranks import ranks_of
-from planner.estimation.run import Degrees, Run
+from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.step import Checkpointing, kept_tensors
 from planner.estimation.tape import Tensor
+from planner.estimation.verdict import Verdict, estimate
 from tests.estimation.specs import Mapping
 from tests.estimation.test_agreement import agrees
+from tests.steps import UNIT_DEVICE
 
 MIXTRAL: Mapping = {
     "hidden_size": 64,
@@ -142,3 +144,15 @@ def test_ranks_that_cannot_share_experts_are_refused(degrees: Degrees, ranks: in
     with pytest.raises(DegreesError) as error:
         ranks_of(run_of(degrees=degrees))
     assert ("expert", ranks, of) == (error.value.degree, error.value.ranks, error.value.of)
+
+
+def test_it_fits_only_where_the_router_may_send_one_rank_all_that_it_can() -> None:
+    run = run_of(degrees=Degrees(data=4, expert=4), sharding=Sharding.FSDP2, micro_batch=64, length=512)
+    # A token chooses 2 of 8 experts, and a rank has 2: all of the 4 ranks' assignments may be for it.
+    even, uneven = (estimate(replace(run, imbalance=factor), UNIT_DEVICE) for factor in (1.0, 4.0))
+    higher = round((uneven.peak.size_bytes - even.peak.size_bytes) * 1.25)
+    enough = even.total.high_bytes + higher
+    assert Verdict.FITS is estimate(run, replace(UNIT_DEVICE, memory_bytes=enough)).verdict
+    found = estimate(run, replace(UNIT_DEVICE, memory_bytes=enough - 1))
+    assert Verdict.AT_RISK is found.verdict
+    assert found.reason.startswith("it runs while the router is fair: with 4 times their share of tokens")

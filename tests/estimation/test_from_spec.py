@@ -1,5 +1,6 @@
 """A spec becomes a run, or one line that says what contradicts what, where, and the way out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from planner.errors import SpecError
 from planner.estimation.blocks import Adapters, AttentionKind, Loss
 from planner.estimation.from_spec import run_of
-from planner.estimation.phases import phases_of
+from planner.estimation.phases import phases_of, phases_of_stage
 from planner.estimation.ranks import fullest_rank
 from planner.estimation.run import Degrees, Sharding
 from planner.estimation.step import Checkpointing
@@ -130,6 +131,24 @@ REFUSED = {
     "for-loop, found 'each'; did you mean 'foreach'?",
     "optimizer: {name: adamw, in_backward: true}\ngradient_accumulation: 2": "3: optimizer.in_backward: gradients that "
     "are accumulated cannot be freed in backward; leave it out, or gradient_accumulation",
+    "loss: mean": "3: loss: a loss other than the model's own is not known in closed form; leave it out, or name a "
+    "loss_kernel; `planner trace` reads any model, with torch",
+    "parallel: {pp: 4}\noptimizer: {name: adamw, in_backward: true}": "4: optimizer.in_backward: gradients of a "
+    "pipeline's micro-batches are added up, and cannot be freed in backward; leave it out",
+    "parallel: {zero: 2, ddp: 8}\noptimizer: {name: adamw, in_backward: true}": "4: optimizer.in_backward: ZeRO's "
+    "optimizer steps when all gradients are reduced; leave it out, or parallel.zero",
+    "offload: {optimizer: true}\noptimizer: {name: adamw, in_backward: true}": "4: optimizer.in_backward: an optimizer "
+    "on the host steps when backward is done; leave it out, or offload.optimizer",
+    "parallel: {zero: 2, ddp: 8}\noptimizer: {name: adamw, master_weights: bfloat16}": "4: optimizer.master_weights: "
+    "ZeRO's own copy of the parameters is in float32, found bfloat16; leave it out, or parallel.zero",
+    "optimizer: {name: adamw-8bit, state_dtype: float32}": "3: optimizer.state_dtype: adamw-8bit has states of its own "
+    "kind, or none; leave it out",
+    "optimizer: {name: sgd, momentum: 0, state_dtype: float32}": "3: optimizer.state_dtype: sgd has states of its own "
+    "kind, or none; leave it out",
+    "optimizer: {name: sgd, state_dtype: float32}": "3: optimizer.state_dtype: sgd has states of its own kind, or "
+    "none; leave it out",
+    "optimizer: {name: lion, implementation: fused}": "3: optimizer.implementation: PyTorch has no fused lion; leave "
+    "it out",
     "gradient_accumulation: 0": "3: gradient_accumulation: expected a positive whole number, found 0",
 }
 
@@ -153,6 +172,8 @@ CONFIGURATIONS = {
     "value heads evenly",
     configured(num_attention_heads=7, num_key_value_heads=7): "3: model.config.num_attention_heads: 7 heads do not "
     "divide the width of 4096",
+    configured(tie_word_embeddings="'no'"): "3: model.config.tie_word_embeddings: expected true or false, found 'no'",
+    configured(hidden_act="[silu]"): "3: model.config.hidden_act: expected a name such as silu, found a list",
     configured(attention_dropout=2): "3: model.config.attention_dropout: expected a number from 0 to 1, found 2",
 }
 
@@ -180,6 +201,19 @@ MODELS = {
     "model: {preset: gpt2}\nbatch: {micro_batch: 1, sequence_length: 2048}\n": "2: batch.sequence_length: the model "
     "has "
     "1,024 positions, found 2,048; use shorter sequences, or more positions in model.config",
+    MIXTRAL + "lora: {rank: 8, quantization: nf4}": "3: lora.quantization: bitsandbytes quantizes linear layers, and "
+    "experts are none in transformers 5.24; leave it out",
+    MIXTRAL.replace("mixtral-8x7b", "mixtral-8x7b, config: {intermediate_size: 14340}")
+    + "parallel: {tp: 8}": "3: parallel.tp: 8 ranks cannot share a width of 14,340; use a divisor of the ffn width",
+    "model: {transformers: Gemma2ForCausalLM}\nbatch: {micro_batch: 1, sequence_length: 4096}\n"
+    "parallel: {cp: 2}": "3: parallel.cp: ranks that share sequences exchange what a kernel makes, and none caps "
+    "scores as this model does; use tensor parallelism with sequence parallelism",
+    "model: {transformers: OPTForCausalLM, config: {word_embed_proj_dim: 512}}\n"
+    "batch: {micro_batch: 1, sequence_length: 64}\n": "1: model.config.word_embed_proj_dim: an embedding of another "
+    "width than the model's 768 is not known in closed form; correct the model's configuration",
+    "model: {transformers: Qwen3MoeForCausalLM, config: {decoder_sparse_step: 2}}\n"
+    "batch: {micro_batch: 1, sequence_length: 64}\n": "1: model.config.decoder_sparse_step: 2 is not known in closed "
+    "form; correct the model's configuration",
     MIXTRAL
     + "parallel: {ep: 3, fsdp: 3}": "3: parallel.ep: 3 ranks cannot share 8 experts; use a divisor of the experts",
 }
@@ -287,3 +321,17 @@ def test_what_changes_nothing_can_be_traced(more: str, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(LLAMA + more)
     check_traceable(load(path))
+
+
+def test_the_stage_that_is_meant_is_the_fullest_of_all_phases_also_where_gradients_are_reduced() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 4, "num_attention_heads": 8}
+    spec = {
+        "model": {"transformers": "LlamaForCausalLM", "config": {**sizes, "vocab_size": 512}},
+        "parallel": {"pp": 2, "ddp": 8, "zero": 3},
+        "optimizer": {"name": "adamw-8bit"},
+        "loss_kernel": "fused",
+    }
+    run = run_of(from_mapping({**spec, "batch": {"micro_batch": 4, "sequence_length": 1}}))
+    stages = [max(phase.size_bytes for phase in phases_of_stage(replace(run, stage=stage))) for stage in range(2)]
+    assert 0 == fullest_rank(run).stage, "without the reduction, the other one"
+    assert stages[1] == max(stages) == max(phase.size_bytes for phase in phases_of(run))

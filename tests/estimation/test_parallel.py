@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.architecture import Architecture, Norm, Positions, architecture_of, parameter_count
+from planner.architecture import Architecture, Experts, Norm, Positions, architecture_of, parameter_count
 from planner.estimation.blocks import AttentionKind, ContextMethod, Implementation, Kernels
 from planner.estimation.estimate import sections_of, static_of, step_moments
 from planner.estimation.parallel import DegreesError, check_degrees, in_flight
@@ -31,6 +31,9 @@ SMALL = architecture_of(
 BLOCK_PARAMETERS = 2 * 4096 + 2 * 1024 + 3 * 16384 + 128
 EMBEDDING_PARAMETERS = 512 * 64
 NORM_PARAMETERS = 64
+
+# Experts' matrices have 36 columns.
+MIXED = replace(SMALL, experts=Experts(count=4, chosen=2, ffn=36))
 
 LLAMA_65B = architecture_of(
     "llama",
@@ -78,6 +81,12 @@ def test_degrees_of_one_change_nothing(implementation: Implementation) -> None:
     )
     assert step_moments(run) == step_moments(alone)
     assert static_of(run) == static_of(alone)
+
+
+def test_the_fullest_rank_has_the_odd_row_of_the_vocabulary_and_its_logits() -> None:
+    run = half(replace(SMALL, vocab=513), degrees=Degrees(tensor=8))
+    logits = next(t for t in sections_of(run)[2].tape.tensors if t.name == "lm_head")
+    assert 65 * 128 * 2 == logits.size_bytes  # tokens and bytes of each
 
 
 def test_tensor_parallel_ranks_have_a_share_of_each_matrix_and_all_norms() -> None:
@@ -329,6 +338,8 @@ def test_zero_3_keeps_no_more_parameters_alive_than_it_is_told() -> None:
         ({"degrees": Degrees(tensor=3)}, "tensor", 3, 8),
         ({"degrees": Degrees(tensor=0)}, "tensor", 0, 1),
         ({"degrees": Degrees(context=3)}, "context", 3, 64),
+        ({"a": replace(SMALL, attention_softcap=True), "degrees": Degrees(context=2)}, "context", 2, 1),
+        ({"a": MIXED, "degrees": Degrees(tensor=8)}, "tensor", 8, 36),
         ({"degrees": Degrees(context=16), "context_method": ContextMethod.ULYSSES}, "context", 16, 8),
         ({"degrees": Degrees(tensor=8, sequence=True), "length": 60}, "tensor", 8, 60),
         ({"degrees": Degrees(expert=2)}, "expert", 2, 0),

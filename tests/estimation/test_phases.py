@@ -101,6 +101,13 @@ def test_autocast_caches_copies_of_weights_until_forward_ends_also_where_blocks_
     assert 2 * matrices == peak_of(run, Phase.LOSS).parts[Part.COPIES]
 
 
+def test_the_entries_of_blocks_are_those_that_left_something_on_the_device() -> None:
+    run = replace(RUN, architecture=replace(TINY, layers=6), checkpointing=Checkpointing.BLOCK)
+    for changes in ({"offloads_inputs": True}, {"group": 4}, {"group": 4, "offloads_inputs": True}):
+        found = phases_of(replace(run, **changes))
+        assert all(entry.size_bytes > 0 for phase in found for entry in phase.entries), changes
+
+
 def test_evaluation_keeps_no_activations() -> None:
     assert Part.ACTIVATIONS not in peak_of(RUN, Phase.EVALUATION).parts
 

@@ -107,3 +107,11 @@ def test_outputs_that_linger_are_there_in_the_optimizers_step():
     chunked = replace(RUN, loss=Loss.CHUNKED, upcasts_in_model=True, chunks=2)
     more = peak_bytes(replace(chunked, outputs_linger=True), "optimizer step") - peak_bytes(chunked, "optimizer step")
     assert more == TOKENS * 64 * 4
+
+
+def test_chunked_losses_keep_the_tanh_of_a_model_that_caps_its_logits() -> None:
+    chunked = replace(RUN, loss=Loss.CHUNKED, logits_stay=False)
+    capped = replace(chunked, architecture=replace(RUN.architecture, logit_softcap=True))
+    heads = [sections_of(run)[2] for run in (chunked, capped)]
+    less, more = (sum(tensor.size_bytes for tensor in saved_storages(head.tape)) for head in heads)
+    assert RUN.micro_batch * RUN.length * RUN.architecture.vocab * 2 == more - less  # in bfloat16
