@@ -286,7 +286,7 @@ def load(path: str | Path) -> RunSpec:
         SpecError: The file, or a file it names, cannot be read or does not fit; it points at the line.
         DeviceError: The same for the device it names.
     """
-    return _build(load_yaml(path), directory=Path(path).parent)
+    return _checked(load_yaml(path), directory=Path(path).parent)
 
 
 def load_model(path: str | Path) -> RunSpec:
@@ -299,7 +299,22 @@ def load_model(path: str | Path) -> RunSpec:
     document = load_yaml(path)
     if isinstance(document.data, dict) and not {"batch", "inputs"} & document.data.keys():
         document = replace(document, data={**document.data, "batch": {"micro_batch": 1}})
-    return _build(document, directory=Path(path).parent)
+    return _checked(document, directory=Path(path).parent)
+
+
+def of_preset(name: str, *, micro_batch: int, sequence_length: int, parameters: str, compute: str) -> RunSpec:
+    """The run of a preset and these settings, everything else as it is without a key.
+
+    Raises:
+        SpecError: there is no such preset.
+    """
+    data = {
+        "model": {"preset": name},
+        "batch": {"micro_batch": micro_batch, "sequence_length": sequence_length},
+        "precision": {"parameters": parameters, "compute": compute},
+    }
+    # Not held against the schema, which takes longer than all else: nothing here is a user's.
+    return _build(SourcedDocument(data=data, lines={}, path=name), directory=Path())
 
 
 def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
@@ -313,7 +328,7 @@ def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
         SpecError: It does not fit.
         DeviceError: The device does not exist or does not fit.
     """
-    return _build(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
+    return _checked(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
 
 
 def batched_inputs(spec: RunSpec) -> tuple[str, ...]:
@@ -412,8 +427,12 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, StrEnum) else value
 
 
-def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
+def _checked(document: SourcedDocument, *, directory: Path) -> RunSpec:
     check(document, "model")
+    return _build(document, directory=directory)
+
+
+def _build(document: SourcedDocument, *, directory: Path) -> RunSpec:
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
     inputs = tuple(_input(document, name, entry) for name, entry in data.get("inputs", {}).items())
     parallel = _parallel(document, data.get("parallel", {}))

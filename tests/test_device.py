@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+import planner.device
 from planner.costs.roofline import arithmetic_seconds
 from planner.device import DEFAULT_DEVICE, device_names, load_device
 from planner.errors import DeviceError
 from planner.graph import Op, Phase
-from planner.yaml_source import parse_yaml
+from planner.validation import check
+from planner.yaml_source import load_yaml, parse_yaml
 
 NUMBER_KEYS = {
     "memory",
@@ -36,6 +38,11 @@ def test_the_known_devices() -> None:
     expected = "a100-40gb a100-80gb b200 h100-80gb h200 l40s mi300x rtx-3090 rtx-4090"
     assert expected == " ".join(device_names())
     assert DEFAULT_DEVICE in device_names()
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_profiles_that_come_with_the_planner_fit_the_schema(name: str) -> None:
+    check(load_yaml(Path(planner.device.__file__).parent / "profiles" / f"{name}.yaml"), "device")
 
 
 @pytest.mark.parametrize("name", device_names())

@@ -1,9 +1,12 @@
 """The presets have exactly the published number of parameters."""
 
+from dataclasses import replace
+
 import pytest
 
 from planner.errors import SpecError
 from planner.presets import load_preset, preset_names
+from planner.spec import from_mapping, of_preset
 
 PARAMETER_COUNTS = {
     "gpt2": 124_439_808,
@@ -31,6 +34,16 @@ def test_every_preset_names_a_class_a_config_and_a_source(name: str) -> None:
     assert preset.transformers.isidentifier()
     assert preset.config
     assert preset.source
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_run_of_a_preset_is_that_of_a_spec_with_the_same_keys(name: str) -> None:
+    settings = {"batch": {"micro_batch": 1, "sequence_length": 8}}
+    precision = {"parameters": "float32", "compute": "bfloat16"}
+
+    made = of_preset(name, micro_batch=1, sequence_length=8, **precision)
+
+    assert replace(from_mapping({"model": {"preset": name}, **settings, "precision": precision}), path=name) == made
 
 
 def test_an_unknown_preset_suggests_one() -> None:

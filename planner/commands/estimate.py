@@ -106,7 +106,7 @@ _PRESET_TOKENS = 2048
 def _load(name: str) -> "tuple[RunSpec, tuple[str, ...]]":
     """The run of a file, or of a preset where there is no such file, and what was assumed for it."""
     from planner.presets import load_preset, preset_names
-    from planner.spec import from_mapping, load
+    from planner.spec import load, of_preset
     from planner.validation import did_you_mean
 
     if name and (Path(name).exists() or Path(name).suffix):
@@ -116,14 +116,7 @@ def _load(name: str) -> "tuple[RunSpec, tuple[str, ...]]":
         raise SpecError("no such file, and no such preset", path=name or "SPEC", hint=hint)
     config = load_preset(name).config
     length = min(_PRESET_TOKENS, config.get("n_positions") or config.get("max_position_embeddings") or _PRESET_TOKENS)
-    spec = from_mapping(
-        {
-            "model": {"preset": name},
-            "batch": {"micro_batch": 1, "sequence_length": length},
-            "precision": {"parameters": "float32", "compute": "bfloat16"},
-        },
-        path=name,
-    )
+    spec = of_preset(name, micro_batch=1, sequence_length=length, parameters="float32", compute="bfloat16")
     return spec, (f"the preset was taken as one sequence of {length:,} tokens in bfloat16 autocast, with AdamW",)
 
 

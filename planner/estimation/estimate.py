@@ -199,7 +199,9 @@ def _elements(held: _Held, shards: int) -> int:
 def static_of(run: Run) -> Static:
     """What the rank holds whatever the batch."""
     root = _held(run, root_matrices(run))
-    blocks = [_held(run, block_matrices(run, layer)) for layer in layers_of(run)]
+    matrices = [block_matrices(run, layer) for layer in layers_of(run)]
+    alike = {id(unit): _held(run, unit) for unit in {id(unit): unit for unit in matrices}.values()}
+    blocks = [alike[id(unit)] for unit in matrices]
     everything = [*root, *(one for unit in blocks for one in unit)]
     trained = [one for one in everything if one.is_trained]
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]

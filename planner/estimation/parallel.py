@@ -7,6 +7,7 @@ and its interleaved form.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 from planner.architecture import (
@@ -185,8 +186,14 @@ def root_matrices(run: Run) -> tuple[Matrix, ...]:
 
 
 def block_matrices(run: Run, layer: int) -> tuple[Matrix, ...]:
-    """The parameters of a block, the rank's share of each."""
-    return tuple(_share(m, run.degrees, run.architecture) for m in block_parameters(run.architecture, layer))
+    """The parameters of a block, the rank's share of each; those of alike blocks are one object."""
+    experts = run.architecture.experts
+    return _shares(run.architecture, run.degrees, min(layer, experts.dense_layers if experts is not None else 0))
+
+
+@lru_cache(maxsize=64)
+def _shares(a: Architecture, d: Degrees, layer: int) -> tuple[Matrix, ...]:
+    return tuple(_share(m, d, a) for m in block_parameters(a, layer))
 
 
 def _share(m: Matrix, d: Degrees, a: Architecture) -> Matrix:
