@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isqrt
 
-from planner.architecture import ConfigError, UnknownArchitectureError
 from planner.blocks import block_levels
 from planner.costs.static import with_optimizer
 from planner.device import DeviceProfile
@@ -20,6 +19,7 @@ from planner.errors import InfeasibleError, SpecError, TraceError
 from planner.estimation.blocks import Loss
 from planner.estimation.from_spec import run_of
 from planner.estimation.run import Run
+from planner.families import ConfigError, UnknownArchitectureError
 from planner.graph import OpGraph, modules, ops, step_info
 from planner.planning import describe_point, solve_graph
 from planner.problem import Problem, build_problem

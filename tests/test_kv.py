@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.architecture import Architecture, ConfigError, architecture_of, parameter_count
+from planner.architecture import Architecture, parameter_count
 from planner.cli import main
 from planner.estimation.kv import (
     Fit,
@@ -33,6 +33,7 @@ from planner.estimation.kv import (
 )
 from planner.estimation.kv_claims import ClaimedSizes, Verdict, judge, rounding, slips
 from planner.estimation.kv_formats import FORMATS, KvError, kv_format, vector_bytes, weight_format
+from planner.families import ConfigError, architecture_of
 from planner.presets import load_preset
 
 ROOT = Path(__file__).parent.parent

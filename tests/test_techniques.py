@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 
-from planner.architecture import architecture_of
 from planner.estimation.blocks import AttentionKind, Loss
 from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.step import Checkpointing
+from planner.families import architecture_of
 from planner.spec import AttentionKernel, OptimizerName
 from planner.techniques import (
     Applicable,

@@ -5,7 +5,6 @@ from dataclasses import replace
 from math import isqrt
 from pathlib import Path
 
-from planner.architecture import architecture_of
 from planner.estimation.blocks import AttentionKind, Implementation, block
 from planner.estimation.estimate import computation_of, sections_of
 from planner.estimation.from_spec import run_of
@@ -13,6 +12,7 @@ from planner.estimation.growth import BlockGrowth, growth
 from planner.estimation.phases import Phase, PhasePeak, phases_of
 from planner.estimation.run import Degrees, Run
 from planner.estimation.step import Checkpointing, StepParts, moments
+from planner.families import architecture_of
 from planner.spec import load
 
 HERE = Path(__file__).parent

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planner.architecture import MOST_LAYERS, Architecture, ConfigError, architecture_of
+from planner.architecture import Architecture
+from planner.families import MOST_LAYERS, ConfigError, architecture_of
 from planner.spec import QuantizationName
 
 Cells = Mapping[str, str]

@@ -245,7 +245,7 @@ def _of_config(
     lines: Mapping[str | int | None, int] | None = None,
 ) -> _Subject:
     """The subject of a transformers class and its config; `lines` has those of its keys, and under None the model's."""
-    from planner.architecture import ConfigError, UnknownArchitectureError, architecture_of
+    from planner.families import ConfigError, UnknownArchitectureError, architecture_of
 
     place = lines or {}
     try:

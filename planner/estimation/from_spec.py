@@ -2,21 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from planner.architecture import (
-    Architecture,
-    ConfigError,
-    Matrix,
-    Positions,
-    UnknownArchitectureError,
-    architecture_of,
-    block_parameters,
-    known_classes,
-)
+from planner.architecture import Architecture, Matrix, Positions, block_parameters
 from planner.errors import SpecError
 from planner.estimation.blocks import Adapters, AttentionKind, Loss
 from planner.estimation.parallel import DegreesError, check_degrees
 from planner.estimation.run import Degrees, Run, Sharding, ZeroBuckets
 from planner.estimation.step import Checkpointing
+from planner.families import ConfigError, UnknownArchitectureError, architecture_of, known_classes
 from planner.spec import (
     AttentionKernel,
     CheckpointingMode,

@@ -51,8 +51,8 @@ def judged(
 
 
 def _any_run():  # type: ignore[no-untyped-def]
-    from planner.architecture import architecture_of
     from planner.estimation.run import Run
+    from planner.families import architecture_of
 
     return Run(architecture=architecture_of("gpt2", {}), micro_batch=1, length=8)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from planner.architecture import architecture_of, parameter_count
+from planner.architecture import parameter_count
 from planner.estimation.blocks import Section
 from planner.estimation.estimate import sections_of, static_of
 from planner.estimation.parallel import DegreesError
@@ -14,6 +14,7 @@ from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.step import Checkpointing, kept_tensors
 from planner.estimation.tape import Tensor
 from planner.estimation.verdict import Verdict, estimate
+from planner.families import architecture_of
 from tests.estimation.specs import Mapping
 from tests.estimation.test_agreement import agrees
 from tests.steps import UNIT_DEVICE

@@ -5,11 +5,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from planner.architecture import architecture_of
 from planner.cli import main
 from planner.estimation.blocks import AttentionKind
 from planner.estimation.growth import BlockGrowth, growth
 from planner.estimation.run import Run
+from planner.families import architecture_of
 
 GIB = 2**30
 GPT_3 = architecture_of("gpt2", {"n_embd": 12288, "n_head": 96, "n_layer": 96, "n_positions": 2048})

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.architecture import Architecture, Experts, Norm, Positions, architecture_of, parameter_count
+from planner.architecture import Architecture, Experts, Norm, Positions, parameter_count
 from planner.estimation.blocks import AttentionKind, ContextMethod, Implementation, Kernels
 from planner.estimation.estimate import sections_of, static_of, step_moments
 from planner.estimation.parallel import DegreesError, check_degrees, in_flight
 from planner.estimation.ranks import fullest_rank, ranks_of
 from planner.estimation.run import Degrees, Run, Sharding, ZeroBuckets
 from planner.estimation.step import Checkpointing, kept_tensors
+from planner.families import architecture_of
 from planner.spec import OptimizerName
 
 SMALL = architecture_of(

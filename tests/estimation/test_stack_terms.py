@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from planner.architecture import architecture_of
 from planner.estimation.blocks import Adapters, Loss
 from planner.estimation.estimate import sections_of, static_of, step_moments
 from planner.estimation.run import Degrees, Run, Sharding
 from planner.estimation.tape import saved_storages
+from planner.families import architecture_of
 from planner.spec import QuantizationName
 
 TOKENS, HIDDEN, FFN = 64, 32, 128
