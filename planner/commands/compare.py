@@ -6,7 +6,6 @@ import click
 
 from planner.commands.guards import imports, second_interrupt_ends
 from planner.commands.options import (
-    Number,
     budget_bytes_of,
     device_of,
     host_budget_bytes_of,
@@ -14,6 +13,7 @@ from planner.commands.options import (
     json_option,
     load_run,
     quiet_option,
+    time_limit_option,
     verbose_option,
 )
 from planner.commands.output import print_json, progress, say
@@ -31,14 +31,7 @@ _NOTHING_FITS = 1  # as for `planner solve`
 @click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
 @host_budget_option
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
-@click.option(
-    "--time-limit",
-    type=Number(min=0, min_open=True),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Stop solving for a plan then, with the best one found; at most three are solved.",
-)
+@time_limit_option(20.0, "Stop solving for a plan then, with the best one found; at most three are solved.")
 @json_option
 @quiet_option
 @verbose_option

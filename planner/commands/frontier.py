@@ -6,14 +6,15 @@ import click
 
 from planner.commands.guards import imports
 from planner.commands.options import (
-    Number,
     device_of,
     format_of,
+    gap_option,
     host_budget_bytes_of,
     host_budget_option,
     json_option,
     load_run,
     quiet_option,
+    time_limit_option,
     verbose_option,
 )
 from planner.commands.output import print_json, progress
@@ -33,22 +34,8 @@ from planner.commands.tracing import trace_run
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
 @click.option("--peers", is_flag=True, help="Also run the rules that other tools decide by.")
 @click.option("--output", "-o", metavar="FILE", help="Draw a picture there: FILE.png or FILE.svg.")
-@click.option(
-    "--time-limit",
-    type=Number(min=0, min_open=True),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Stop solving for a budget then, with the best plan found.",
-)
-@click.option(
-    "--gap",
-    type=Number(min=0, max=1),
-    default=0.005,
-    show_default=True,
-    metavar="FRACTION",
-    help="Go on to the next budget once what the plan adds is within this fraction of the least possible.",
-)
+@time_limit_option(20.0, "Stop solving for a budget then, with the best plan found.")
+@gap_option("Go on to the next budget once what the plan adds is within this fraction of the least possible.")
 @json_option
 @quiet_option
 @verbose_option

@@ -1,7 +1,7 @@
 """Options that several commands share, and what their values become."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from planner.device import DeviceProfile
     from planner.spec import RunSpec
 
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 PICTURES = ("png", "svg")
 
@@ -38,6 +40,25 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+def time_limit_option(default_s: float, help_text: str) -> Decorator:
+    """The option that ends a search."""
+    return click.option(
+        "--time-limit",
+        type=Number(min=0, min_open=True),
+        default=default_s,
+        show_default=True,
+        metavar="SECONDS",
+        help=help_text,
+    )
+
+
+def gap_option(help_text: str) -> Decorator:
+    """The option that says how close to optimal is close enough."""
+    return click.option(
+        "--gap", type=Number(min=0, max=1), default=0.005, show_default=True, metavar="FRACTION", help=help_text
+    )
 
 
 def sizes(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...] | None:

@@ -10,7 +10,6 @@ import click
 from planner.commands.guards import imports
 from planner.commands.options import (
     PICTURES,
-    Number,
     device_of,
     format_of,
     host_budget_bytes_of,
@@ -18,6 +17,7 @@ from planner.commands.options import (
     json_option,
     load_run,
     quiet_option,
+    time_limit_option,
     verbose_option,
 )
 from planner.commands.output import STDOUT, Report, print_json, progress
@@ -62,14 +62,7 @@ def _points(ctx: click.Context, param: click.Parameter, value: int) -> int:
     metavar="N",
     help="Also solve for N other budgets, and show what they would cost; 0 for none.",
 )
-@click.option(
-    "--time-limit",
-    type=Number(min=0, min_open=True),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Stop solving for each of these budgets then, with the best plan found.",
-)
+@time_limit_option(20.0, "Stop solving for each of these budgets then, with the best plan found.")
 @host_budget_option
 @click.option(
     "--device",

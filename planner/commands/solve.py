@@ -8,15 +8,16 @@ import click
 
 from planner.commands.guards import calm, imports, is_interrupt, no_exit, second_interrupt_ends
 from planner.commands.options import (
-    Number,
     budget_bytes_of,
     device_of,
+    gap_option,
     host_budget_bytes_of,
     host_budget_option,
     json_option,
     load_run,
     quiet_option,
     sizes,
+    time_limit_option,
     verbose_option,
 )
 from planner.commands.output import STDOUT, Report, print_json, progress, say
@@ -55,22 +56,8 @@ if TYPE_CHECKING:
     help="With --objective throughput, try these [default: search from the spec's].",
 )
 @click.option("--output", "-o", metavar="PLAN", help="Plan file [default: <SPEC>.plan.yaml here]; - for stdout.")
-@click.option(
-    "--time-limit",
-    type=Number(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Stop solving then, with the best plan found.",
-)
-@click.option(
-    "--gap",
-    type=Number(min=0, max=1),
-    default=0.005,
-    show_default=True,
-    metavar="FRACTION",
-    help="Stop once what the plan adds to the step is within this fraction of the least possible.",
-)
+@time_limit_option(60.0, "Stop solving then, with the best plan found.")
+@gap_option("Stop once what the plan adds to the step is within this fraction of the least possible.")
 @click.option("--no-advice", is_flag=True, help="When no plan fits, do not look for changes that would.")
 @json_option
 @quiet_option
