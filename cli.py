@@ -7,28 +7,46 @@ is printed is made in `planner.reporting`; results go to stdout, progress and er
 import errno
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 import click
 
 from planner import __version__
-from planner.commands.catalogue import devices, presets
-from planner.commands.compare import compare
-from planner.commands.estimate import estimate
-from planner.commands.frontier import frontier
 from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
-from planner.commands.kv import kv
 from planner.commands.output import say
-from planner.commands.profile import profile
-from planner.commands.report import report
-from planner.commands.solve import solve
-from planner.commands.trace import trace
-from planner.commands.verify import verify
 from planner.errors import PlannerError
 
 
+# Each command's module; the function in it has the command's name. Only the one that is asked for is imported, since
+# `planner lint` runs before each commit.
+_MODULE_BY_COMMAND = {
+    "solve": "solve",
+    "frontier": "frontier",
+    "compare": "compare",
+    "report": "report",
+    "estimate": "estimate",
+    "trace": "trace",
+    "verify": "verify",
+    "profile": "profile",
+    "kv": "kv",
+    "devices": "catalogue",
+    "presets": "catalogue",
+}
+
+
 class _Commands(click.Group):
-    """A group whose commands end an error in one line on stderr and the error's exit status."""
+    """A group that imports a command when it is asked for, and ends errors in one line and the error's exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_MODULE_BY_COMMAND)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module_name = _MODULE_BY_COMMAND.get(cmd_name)
+        if module_name is None:
+            return None
+        command: click.Command = getattr(import_module(f"planner.commands.{module_name}"), cmd_name)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -64,9 +82,6 @@ def main() -> None:
     Exit status: 0 done; 1 no plan fits the budget; 2 the input cannot be used; 130 interrupted.
     """
 
-
-for command in (solve, frontier, compare, report, estimate, trace, verify, profile, kv, devices, presets):
-    main.add_command(command)
 
 if __name__ == "__main__":
     main()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 from click.testing import CliRunner, Result
 
 from planner import __version__
@@ -465,15 +466,21 @@ def test_every_command_explains_itself_with_examples(command: str) -> None:
     assert f"  planner {command}" in text
 
 
+def defaults_of(command: str) -> dict[str, object]:
+    found = main.get_command(Context(main), command)
+    assert found is not None
+    return {option.name: option.default for option in found.params if option.name}
+
+
 def test_the_defaults_shown_are_the_solvers_own() -> None:
     from planner.solving.search import Limits
 
-    defaults = {option.name: option.default for option in main.commands["solve"].params}
+    defaults = defaults_of("solve")
     assert (Limits().time_s, Limits().gap) == (defaults["time_limit"], defaults["gap"])
 
     from planner.tradeoff import POINT_LIMITS, POINTS
 
-    defaults = {option.name: option.default for option in main.commands["frontier"].params}
+    defaults = defaults_of("frontier")
     assert (POINT_LIMITS.time_s, POINT_LIMITS.gap) == (defaults["time_limit"], defaults["gap"])
     assert POINTS == defaults["points"]
 
