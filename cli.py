@@ -17,7 +17,6 @@ from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrup
 from planner.commands.output import say
 from planner.errors import PlannerError
 
-
 # Each command's module; the function in it has the command's name. Only the one that is asked for is imported, since
 # `planner lint` runs before each commit.
 _MODULE_BY_COMMAND = {

@@ -1,3 +1,40 @@
-"""The lint rules. `RULES` is written out by hand, so that importing one module shows every rule there is."""
+"""The lint rules: `RULES` names every one by hand, so that reading one module shows all there are.
 
-RULES: tuple[object, ...] = ()
+A rule's module is its name with underscores, and is imported only when a file of its dialect is checked: `planner lint`
+runs before each commit. A test holds each entry against its module.
+"""
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from planner.diagnostics import Rule
+
+
+class RuleEntry(NamedTuple):
+    """Code and name of a rule, and the dialects that it applies to, separated by spaces; empty for all."""
+
+    code: str
+    name: str
+    dialects: str = ""
+
+
+# A code's letters say what it is about: KEY keys, RC recomputation, OF offload, AT attention, PK packing and length, PL
+# parallelism, LS loss and logits, OP optimizer state, PR precision, AL allocator, EV evaluation, KV the cache of
+# inference, EST what the estimator finds.
+RULES: tuple[RuleEntry, ...] = (
+    RuleEntry("KEY001", "unknown-key"),
+    RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl"),
+)
+
+
+def load_rule(entry: RuleEntry) -> "Rule":
+    """The rule of an entry."""
+    rule: Rule = import_module(f"planner.rules.{entry.name.replace('-', '_')}").RULE
+    return rule
+
+
+def rules_for(dialect: str) -> Iterator[RuleEntry]:
+    """The rules that apply to a dialect."""
+    return (entry for entry in RULES if not entry.dialects or dialect in entry.dialects.split())

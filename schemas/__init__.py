@@ -12,6 +12,6 @@ from typing import Any
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """The schema in ``<name>.schema.json``, such as "model"; shared, so not to be changed."""
-    schema: dict[str, Any] = json.loads(Path(__file__).with_name(f"{name}.schema.json").read_text(encoding="utf-8"))
+    """The schema in ``<name>.schema.json``, such as "model" or "dialects/axolotl"; shared, so not to be changed."""
+    schema: dict[str, Any] = json.loads((Path(__file__).parent / f"{name}.schema.json").read_text(encoding="utf-8"))
     return schema

@@ -1,0 +1,187 @@
+"""A training config: the settings of a file of a known dialect, and how a rule reports on them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from planner.configs.dialect import Dialect, Version
+from planner.configs.facts import Facts
+from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, plain
+from planner.configs.tree import Sequence as SequenceNode
+from planner.diagnostics import Fix, Place, Related, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Setting:
+    """A key of a config, with its value.
+
+    Attributes:
+        key: Dotted, such as "fsdp_config.offload_params"; items of lists by number, such as "datasets.0.path".
+        document: The file that it stands in.
+        entry: Key and value with their places.
+    """
+
+    key: str
+    document: Document
+    entry: Entry
+
+    @property
+    def value(self) -> object:
+        """The value as plain data: dict, list, text, number, true, false or None."""
+        node = self.entry.value
+        return node.value if isinstance(node, Scalar) else plain(node)
+
+    @property
+    def node(self) -> Node:
+        return self.entry.value
+
+    @property
+    def at_key(self) -> Place:
+        return Place(document=self.document, start=self.entry.key_start, end=self.entry.key_end, key=self.key)
+
+    @property
+    def at_value(self) -> Place:
+        """The value's place; of a mapping or list, the key's, which is where a reader looks."""
+        node = self.entry.value
+        if not isinstance(node, Scalar) or node.start == node.end:
+            return self.at_key
+        return Place(document=self.document, start=node.start, end=node.end, key=self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Config:
+    """A training config.
+
+    Attributes:
+        document: The file.
+        root: Where the settings of this config begin: the file's root, or a part of it, such as one command in a
+            shell script.
+        dialect: What the keys are.
+        versions: By dialect name, the release to check against.
+        facts: What it asks for.
+        linked: Configs that it names and that could be read, such as a DeepSpeed JSON file.
+        environment: Environment variables that it sets, by name.
+    """
+
+    document: Document
+    root: Mapping
+    dialect: Dialect
+    versions: dict[str, Version]
+    facts: Facts = field(default_factory=Facts)
+    linked: "tuple[Config, ...]" = ()
+    environment: dict[str, Setting] = field(default_factory=dict)
+
+    def get(self, key: str) -> Setting | None:
+        """The setting of a dotted key, or None where the file does not have it."""
+        node: Node = self.root
+        entry: Entry | None = None
+        for part in key.split("."):
+            if isinstance(node, SequenceNode):
+                number = int(part) if part.isdecimal() else -1
+                if not 0 <= number < len(node.items):
+                    return None
+                item = node.items[number]
+                entry = Entry(part, item.start, item.end, item)
+            elif isinstance(node, Mapping):
+                entry = self._entry(node, part)
+            else:
+                return None
+            if entry is None:
+                return None
+            node = entry.value
+        return None if entry is None else Setting(key=key, document=self.document, entry=entry)
+
+    def _entry(self, node: Mapping, key: str) -> Entry | None:
+        found = node.by_key.get(key)
+        if found is None and self.dialect.dashes:
+            found = node.by_key.get(key.replace("_", "-")) or node.by_key.get(key.replace("-", "_"))
+        return found
+
+    def value(self, key: str) -> object:
+        """The value of a dotted key; where the file does not have it, the framework's default if known, or None."""
+        setting = self.get(key)
+        if setting is not None:
+            return setting.value
+        schema = self.dialect.key_schema(key)
+        return None if schema is None else schema.get("default")
+
+    def on(self, key: str) -> Setting | None:
+        """The setting of a key that the file itself sets to true."""
+        setting = self.get(key)
+        return setting if setting is not None and setting.value is True else None
+
+    def number(self, key: str) -> int | float | None:
+        """The value of a key, or its default, where that is a number."""
+        value = self.value(key)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def first(self, *keys: str) -> Setting | None:
+        """The first of these keys that the file has."""
+        for key in keys:
+            setting = self.get(key)
+            if setting is not None:
+                return setting
+        return None
+
+    def settings(self) -> Iterator[Setting]:
+        """Every key that the file has, outer before inner, in its order; a part that aliases share comes once."""
+        yield from _settings(self.root, "", self.document, set())
+
+    @property
+    def target(self) -> Version:
+        """The release of the config's own framework to check against."""
+        return self.versions[self.dialect.name]
+
+
+def _settings(root: Node, prefix: str, document: Document, seen: set[int]) -> Iterator[Setting]:
+    # No recursion: the depth of a file is its author's choice.
+    stack: list[Iterator[tuple[str, Entry]]] = [_children(root, prefix, seen)]
+    while stack:
+        child = next(stack[-1], None)
+        if child is None:
+            stack.pop()
+            continue
+        key, entry = child
+        yield Setting(key=key, document=document, entry=entry)
+        stack.append(_children(entry.value, f"{key}.", seen))
+
+
+def _children(node: Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, Entry]]:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, Mapping):
+        for entry in node.entries:
+            yield prefix + entry.key, entry
+    elif isinstance(node, SequenceNode):
+        for number, item in enumerate(node.items):
+            yield f"{prefix}{number}", Entry(str(number), item.start, item.end, item)
+
+
+def report(
+    where: Setting | Place,
+    message: str,
+    *,
+    help: str = "",  # the field's name
+    related: Sequence[tuple[Setting | Place, str]] = (),
+    fix: Fix | None = None,
+) -> Report:
+    """A report at a setting's value, or at any place.
+
+    Args:
+        where: What it is about. For a key whose name is the fault, pass `Setting.at_key`.
+        message: What was found and why it matters; no full stop at its end.
+        help: What to write instead.
+        related: Other settings or places, each with what it has to do with it.
+        fix: How it can be mended.
+    """
+    return Report(
+        place=_place(where),
+        message=message,
+        help=help,
+        related=tuple(Related(place=_place(other), message=text) for other, text in related),
+        fix=fix,
+    )
+
+
+def _place(where: Setting | Place) -> Place:
+    return where.at_value if isinstance(where, Setting) else where

@@ -1,0 +1,111 @@
+"""What a framework's keys are, as data: ``schemas/dialects/<name>.schema.json``.
+
+Each file is a JSON Schema (editors can use it), with these keywords besides:
+
+- at the root, ``x-dialect``: ``framework`` (its name for people), ``version`` (the release that the keys are of),
+  ``source`` (files that were read), ``unknown-keys``: what the framework does with a key that it does not know, one of
+  "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
+  ``dashes`` (whether a-b and a_b are the same key), and ``include``: other dialects whose keys hold here too, with the
+  release this framework uses, such as {"transformers": "5.8.0"};
+- at a key whose value names a config file, ``x-link``: the dialect of that file, such as "deepspeed";
+- at an object, ``x-unknown-keys``: as ``unknown-keys``, for the keys below it;
+- at a key, ``x-fact``: the field of `planner.configs.facts.Facts` that the value is, without any conversion;
+  ``x-added``, ``x-deprecated`` and ``x-removed``: the releases in which it appeared, was replaced, and ceased to be
+  read; ``x-use``: the dotted key to use instead; ``x-same``: whether that key takes the same values with the same
+  meaning; ``x-note``: a sentence for people about what happens instead.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from planner.schemas import load_schema
+
+
+class UnknownKeys(StrEnum):
+    """What a framework does with a key that it does not know."""
+
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The keys of one framework's config files.
+
+    Attributes:
+        name: Such as "axolotl".
+        framework: The framework's name for people.
+        version: The release that the keys are of.
+        unknown_keys: What happens to other keys at the top level.
+        dashes: Whether a-b and a_b are the same key.
+        included: Other dialects whose keys hold here too, and the release of each that this framework uses.
+        schema: The JSON Schema, with included dialects' keys merged into it; each of those has ``x-of``, the dialect it
+            is from, whose releases its ``x-added``, ``x-deprecated`` and ``x-removed`` mean.
+    """
+
+    name: str
+    framework: str
+    version: str
+    unknown_keys: UnknownKeys
+    dashes: bool
+    included: Mapping[str, Version]
+    schema: Mapping[str, Any]
+
+    def key_schema(self, key: str) -> Mapping[str, Any] | None:
+        """What is known of a dotted key, or None."""
+        schema: Mapping[str, Any] | None = self.schema
+        for part in key.split("."):
+            if schema is None:
+                return None
+            schema = schema.get("properties", {}).get(part)
+        return schema
+
+    def known_keys(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every key with its dotted name, outer before inner."""
+        yield from _keys(self.schema, "")
+
+
+def _keys(schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, below in schema.get("properties", {}).items():
+        yield prefix + name, below
+        yield from _keys(below, f"{prefix}{name}.")
+
+
+@cache
+def load_dialect(name: str) -> Dialect:
+    """The dialect of that name, which comes with the planner."""
+    schema = load_schema(f"dialects/{name}")
+    about = schema["x-dialect"]
+    properties: dict[str, Any] = {}
+    included: dict[str, Version] = {name: parse_version(version) for name, version in about.get("include", {}).items()}
+    for other in included:
+        own = load_dialect(other).schema["properties"]
+        properties.update({key: {**below, "x-of": below.get("x-of", other)} for key, below in own.items()})
+    properties.update(schema["properties"])
+    return Dialect(
+        name=name,
+        framework=about["framework"],
+        version=about["version"],
+        unknown_keys=UnknownKeys(about["unknown-keys"]),
+        dashes=about.get("dashes", False),
+        included=included,
+        schema={**schema, "properties": properties},
+    )
+
+
+def parse_version(text: str) -> Version:
+    """The numbers of a release, such as (5, 14, 1): what follows them, such as "rc1", is left out."""
+    numbers: list[int] = []
+    for part in text.lstrip("v").split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)

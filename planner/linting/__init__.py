@@ -1,0 +1,4 @@
+"""From files to findings: reading with places, recognising a framework's dialect, running rules, and fixing.
+
+Neither torch nor a solver is needed. What rules read is in `planner.configs`; rules are in `planner.rules`.
+"""

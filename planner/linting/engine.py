@@ -1,0 +1,62 @@
+"""Runs the rules over one file."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.configs.config import Config
+from planner.configs.dialect import Version, load_dialect, parse_version
+from planner.configs.tree import Document
+from planner.configs.tree import Mapping as MappingNode
+from planner.diagnostics import Finding, Rule
+from planner.linting.detection import detect
+from planner.linting.dialects import read_facts
+from planner.linting.sources import FORMAT_BY_SUFFIX, parse
+from planner.rules import load_rule, rules_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to check.
+
+    Attributes:
+        is_selected: Whether a rule is to run.
+        dialect: The dialect to take every file for, or None to recognise it.
+        target_versions: By dialect, the release to check against instead of the newest known.
+    """
+
+    is_selected: Callable[[Rule], bool] = lambda rule: not rule.opt_in
+    dialect: str | None = None
+    target_versions: Mapping[str, Version] | None = None
+
+
+def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | None:
+    """The findings of a file's text in the order of the file; None when it is no training config.
+
+    Raises:
+        SourceError: The text cannot be read as what its name says.
+    """
+    return lint_document(parse(text, path, FORMAT_BY_SUFFIX[Path(path).suffix]), options)
+
+
+def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
+    """The findings of a document in its order; None when it is no training config."""
+    config = config_of(document, options)
+    if config is None:
+        return None
+    rules = [load_rule(entry) for entry in rules_for(config.dialect.name)]
+    findings = [
+        Finding(rule=rule, report=report) for rule in rules if options.is_selected(rule) for report in rule.find(config)
+    ]
+    return tuple(sorted(findings, key=lambda found: (found.report.place.start, found.rule.code)))
+
+
+def config_of(document: Document, options: Options) -> Config | None:
+    """The config that a document is; None when it is no training config."""
+    name = options.dialect or detect(document)
+    if name is None or not isinstance(document.root, MappingNode):
+        return None
+    dialect = load_dialect(name)
+    versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
+    config = Config(document=document, root=document.root, dialect=dialect, versions=versions)
+    return replace(config, facts=read_facts(config))

@@ -1,0 +1,47 @@
+"""File text to `planner.configs.tree.Document`, by format. Nothing is executed and no tag makes an object."""
+
+from importlib import import_module
+
+from planner.configs.tree import Document, SourceFormat
+from planner.errors import PlannerError
+
+# Far beyond any config that people write, and small enough to be read in a moment.
+MAX_FILE_BYTES = 4_000_000
+MAX_DEPTH = 100  # of nesting
+MAX_NODES = 1_000_000  # once aliases are expanded: a "billion laughs" file has few nodes and many expansions
+
+FORMAT_BY_SUFFIX = {
+    ".yaml": SourceFormat.YAML,
+    ".yml": SourceFormat.YAML,
+    ".json": SourceFormat.JSON,
+    ".jsonc": SourceFormat.JSON,
+    ".toml": SourceFormat.TOML,
+    ".sh": SourceFormat.SHELL,
+    ".bash": SourceFormat.SHELL,
+}
+
+
+class SourceError(PlannerError):
+    """A file that cannot be read as what it should be.
+
+    Args:
+        message: What is wrong, such as "not valid YAML: ...".
+        offset: Where, in characters; None when the file as a whole is meant.
+    """
+
+    def __init__(self, message: str, *, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+
+
+def parse(text: str, path: str, source_format: SourceFormat) -> Document:
+    """The document of a file's text.
+
+    Raises:
+        SourceError: The text is not of that format, or is nested or repeated beyond all limits.
+    """
+    # Imported by name, so that a file costs only its own format's reader.
+    reader = import_module(f"planner.linting.sources.{source_format}")
+    document: Document = reader.parse(text, path)
+    return document

@@ -1,0 +1,214 @@
+"""YAML with the place of every key and value, from PyYAML's events: no loader, so that no tag can make an object.
+
+Plain scalars are read as YAML 1.1, as PyYAML does for most frameworks, but "1e-5" is a number, as the frameworks that
+use another loader or convert by type see it. Only the first document of a file is read.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import yaml
+
+from planner.configs.tree import Comment, Document, Entry, Mapping, Node, Scalar, Sequence, SourceFormat
+from planner.linting.sources import MAX_DEPTH, MAX_NODES, SourceError
+
+try:
+    from yaml import CSafeLoader as _Loader  # its scanner is in C: thirty times faster
+except ImportError:  # PyYAML built without libyaml
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
+
+_MERGE_KEY = "<<"
+_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+_BOOLS = {
+    text: value
+    for words, value in ((("yes", "true", "on"), True), (("no", "false", "off"), False))
+    for word in words
+    for text in (word, word.capitalize(), word.upper())
+}
+_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)")
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_MOST_DIGITS = 300  # of a number; Python refuses to read thousands
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_PLAIN_TAGS = frozenset(_TAG_PREFIX + name for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+
+
+def parse(text: str, path: str) -> Document:
+    """The document of YAML text.
+
+    Raises:
+        SourceError: The text is not YAML, is nested or repeated beyond the limits, or uses tags that make objects.
+    """
+    try:
+        root = _Builder(yaml.parse(text, Loader=_Loader)).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        message = ", ".join(part for part in (error.context, error.problem) if part)
+        raise SourceError(f"not valid YAML: {message}", offset=mark.index if mark else None) from None
+    except yaml.reader.ReaderError as error:
+        raise SourceError(f"not valid YAML: {error.reason}", offset=error.position) from None
+    return Document(
+        path=path,
+        text=text,
+        format=SourceFormat.YAML,
+        root=root,
+        comments=tuple(_comments(text)) if "#" in text else (),
+    )
+
+
+class _Builder:
+    """Builds nodes from PyYAML's untyped events on an explicit stack, counting what aliases expand to."""
+
+    def __init__(self, events: Iterable[Any]) -> None:
+        self.events = iter(events)
+        self.anchors: dict[str, tuple[Node, int]] = {}
+
+    def document(self) -> Node:
+        """The root of the first document; a null for an empty file."""
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                return self.node()
+        return Scalar(0, 0, None)
+
+    def node(self) -> Node:
+        """The next node: every collection that is open has a frame on the stack."""
+        stack: list[_Frame] = []
+        for event in self.events:
+            kind = type(event)
+            node: Node
+            if kind is yaml.ScalarEvent:
+                node, size = _scalar(event, is_key=bool(stack) and stack[-1].expects_key), 1
+                anchor = event.anchor
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                _check_tag(event)
+                if len(stack) == MAX_DEPTH:
+                    raise SourceError(f"nested more than {MAX_DEPTH} levels deep", offset=event.start_mark.index)
+                stack.append(_Frame(event))
+                continue
+            elif kind is yaml.AliasEvent:
+                if event.anchor not in self.anchors:
+                    raise SourceError(
+                        f"not valid YAML: the alias *{event.anchor} has no anchor before it",
+                        offset=event.start_mark.index,
+                    )
+                node, size = self.anchors[event.anchor]
+                anchor = None
+            else:  # the end of a mapping or sequence
+                frame = stack.pop()
+                node, size = frame.close(event), frame.size
+                anchor = frame.anchor
+            if anchor is not None:
+                self.anchors[anchor] = (node, size)
+            if not stack:
+                return node
+            stack[-1].add(node, size, event)
+        raise SourceError("not valid YAML: the file ends within a value")
+
+
+class _Frame:
+    """A mapping or sequence that is open."""
+
+    __slots__ = ("anchor", "is_mapping", "key", "parts", "size", "start")
+
+    def __init__(self, event: Any) -> None:
+        self.anchor = event.anchor
+        self.is_mapping = type(event) is yaml.MappingStartEvent
+        self.start = event.start_mark.index
+        self.parts: list[tuple[Node, int, int]] = []
+        self.size = 1
+
+    @property
+    def expects_key(self) -> bool:
+        return self.is_mapping and len(self.parts) % 2 == 0
+
+    def add(self, node: Node, size: int, event: Any) -> None:
+        """Appends what comes next. Its place is the event's: an alias has its own, away from what it names."""
+        self.size += size
+        if self.size > MAX_NODES:
+            raise SourceError(
+                f"more than {MAX_NODES:,} values once its aliases are expanded", offset=event.start_mark.index
+            )
+        start = node.start if type(event) in _ENDS else event.start_mark.index
+        self.parts.append((node, start, event.end_mark.index))
+
+    def close(self, event: Any) -> Node:
+        """The finished node. The end mark of a block is at the next token, so its last part's end is taken."""
+        end = (
+            self.parts[-1][2] if self.parts and event.start_mark.index == event.end_mark.index else event.end_mark.index
+        )
+        if not self.is_mapping:
+            return Sequence(self.start, end, [node for node, _, _ in self.parts])
+        entries: list[Entry] = []
+        merges: list[Mapping] = []
+        for (key, start, key_end), (value, _, _) in zip(self.parts[::2], self.parts[1::2], strict=True):
+            if not isinstance(key, Scalar):
+                raise SourceError("expected a text key, found a list or mapping", offset=start)
+            name = str(key.value)
+            if name == _MERGE_KEY and not key.quoted:
+                sources = value.items if isinstance(value, Sequence) else [value]
+                merges += [source for source in sources if isinstance(source, Mapping)]
+            else:
+                entries.append(Entry(name, start, key_end, value))
+        return Mapping(self.start, end, entries, merges)
+
+
+_ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+
+
+def _check_tag(event: Any) -> None:
+    tag = event.tag
+    if tag is not None and tag not in _PLAIN_TAGS and tag != "!":
+        shown = tag.replace(_TAG_PREFIX, "!!")
+        raise SourceError(f"the tag {shown} is not allowed; only plain values are", offset=event.start_mark.index)
+
+
+def _scalar(event: Any, *, is_key: bool) -> Scalar:
+    """A scalar's node. Keys stay the text that was written: `on: x` has the key "on", not true."""
+    start, end, text = event.start_mark.index, event.end_mark.index, event.value
+    if event.tag is not None:
+        _check_tag(event)
+        return Scalar(start, end, text if event.tag.endswith((":str", "!")) else plain_value(text))
+    quoted = not event.implicit[0]
+    return Scalar(start, end, text if quoted or is_key else plain_value(text), quoted=quoted)
+
+
+def plain_value(text: str) -> str | int | float | bool | None:
+    """What an unquoted scalar means."""
+    if text in _NULLS:
+        return None
+    if text in _BOOLS:
+        return _BOOLS[text]
+    if text[0] not in "0123456789+-." or len(text) > _MOST_DIGITS:
+        return text
+    digits = text.replace("_", "")
+    if _INT.fullmatch(text):
+        sign = -1 if digits[0] == "-" else 1
+        digits = digits.lstrip("+-")
+        base = {"0b": 2, "0x": 16}.get(digits[:2], 8 if digits[0] == "0" and len(digits) > 1 else 10)
+        try:
+            return sign * int(digits, base)
+        except ValueError:  # "0x_"
+            return text
+    if _FLOAT.fullmatch(text) and any(character.isdigit() for character in digits):
+        return float(digits)
+    if _FLOAT.fullmatch(text):
+        return float(digits.lower().replace(".", "", 1)) if len(digits) > 1 else text
+    return text
+
+
+# A # begins a comment at the start of a line or after a space; quoted text is skipped over. Block scalars are not
+# recognised: a "comment" in one is harmless, since only those that name the planner are ever looked at.
+_COMMENT_OR_QUOTED = re.compile(
+    r"""(?:^|(?<=[\s\[{,:]))(?:"(?:\\.|[^"\\])*"|'(?:''|[^'])*')|(?:^|(?<=\s))#[^\n]*""", re.M
+)
+
+
+def _comments(text: str) -> Iterator[Comment]:
+    for match in _COMMENT_OR_QUOTED.finditer(text):
+        if match[0].startswith("#"):
+            line_start = text.rfind("\n", 0, match.start()) + 1
+            yield Comment(
+                start=match.start(), text=match[0].rstrip(), alone=not text[line_start : match.start()].strip()
+            )
