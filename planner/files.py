@@ -5,6 +5,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ def decode(
 def write_whole(path: "str | Path", content: str | bytes) -> None:
     """Write text or bytes to a file beside its place and rename it there, so that no reader ever sees half of it.
 
-    A link is followed; what is no regular file, such as a pipe, is written to and not replaced.
+    A file that is there keeps its permissions. A link is followed; what is no regular file, such as a pipe, is written to and not replaced.
 
     Raises:
         OutputError: the file cannot be written.
@@ -75,7 +76,7 @@ def write_whole(path: "str | Path", content: str | bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            os.chmod(aside, 0o666 & ~_umask())
+            os.chmod(aside, stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask())
             os.replace(aside, target)
         except BaseException:
             if os.path.exists(aside):

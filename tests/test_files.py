@@ -16,6 +16,14 @@ def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> N
     assert usual == ours
 
 
+def test_a_file_that_is_there_keeps_its_permissions(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("old")
+    script.chmod(0o750)
+    write_whole(script, "new")
+    assert ("new", 0o750) == (script.read_text(), stat.S_IMODE(script.stat().st_mode))
+
+
 def test_a_link_is_followed_and_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to("real")
