@@ -93,7 +93,7 @@ class Config:
     def _entry(self, node: Mapping, key: str) -> Entry | None:
         found = node.by_key.get(key)
         if found is None and self.dialect.dashes:
-            found = node.by_key.get(key.replace("_", "-")) or node.by_key.get(key.replace("-", "_"))
+            found = node.by_key.get(key.replace("_", "-"))
         return found
 
     def value(self, key: str) -> object:

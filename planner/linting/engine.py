@@ -12,6 +12,7 @@ from planner.diagnostics import Finding, Rule
 from planner.linting.detection import detect
 from planner.linting.dialects import read_facts
 from planner.linting.sources import FORMAT_BY_SUFFIX, parse
+from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
 
 
@@ -44,11 +45,18 @@ def lint_document(document: Document, options: Options) -> tuple[Finding, ...] |
     config = config_of(document, options)
     if config is None:
         return None
-    rules = [load_rule(entry) for entry in rules_for(config.dialect.name)]
-    findings = [
-        Finding(rule=rule, report=report) for rule in rules if options.is_selected(rule) for report in rule.find(config)
+    rules = [rule for entry in rules_for(config.dialect.name) if options.is_selected(rule := load_rule(entry))]
+    findings = [Finding(rule=rule, report=report) for rule in rules for report in rule.find(config)]
+    suppressed = suppress(document, findings, rules)
+    rule_by_name = {rule.name: rule for rule in rules}
+    about_comments = [
+        Finding(rule=rule_by_name[name], report=report)
+        for name, report in reports_about(document, suppressed)
+        if name in rule_by_name
     ]
-    return tuple(sorted(findings, key=lambda found: (found.report.place.start, found.rule.code)))
+    return tuple(
+        sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
+    )
 
 
 def config_of(document: Document, options: Options) -> Config | None:
