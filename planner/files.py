@@ -27,10 +27,22 @@ def read_text(
         LocatedError: Of ``error_type``, when there is no such file, or it is a directory, too large or not
             UTF-8.
     """
+    content = read_bytes(path, error_type=error_type, max_bytes=max_bytes)
+    return decode(content, str(path), error_type=error_type, max_bytes=max_bytes)
+
+
+def read_bytes(
+    path: "str | Path", *, error_type: type[LocatedError] = SpecError, max_bytes: int = MAX_FILE_BYTES
+) -> bytes:
+    """What a file begins with: all of it, or one byte more than `max_bytes`, which `decode` refuses.
+
+    Raises:
+        LocatedError: Of ``error_type``, when there is no such file, or it cannot be read.
+    """
     name = str(path)
     try:
         with open(path, "rb") as file:
-            content = file.read(max_bytes + 1)
+            return file.read(max_bytes + 1)
     except FileNotFoundError:
         raise error_type("no such file", path=name) from None
     except IsADirectoryError:
@@ -38,7 +50,6 @@ def read_text(
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise error_type(f"cannot be read: {reason}", path=name) from None
-    return decode(content, name, error_type=error_type, max_bytes=max_bytes)
 
 
 def decode(
@@ -57,7 +68,8 @@ def decode(
 def write_whole(path: "str | Path", content: str | bytes) -> None:
     """Write text or bytes to a file beside its place and rename it there, so that no reader ever sees half of it.
 
-    A file that is there keeps its permissions. A link is followed; what is no regular file, such as a pipe, is written to and not replaced.
+    A file that is there keeps its permissions. A link is followed; what is no regular file, such as a pipe, is written
+    to and not replaced.
 
     Raises:
         OutputError: the file cannot be written.

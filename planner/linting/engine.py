@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from planner.configs.config import Config
 from planner.configs.dialect import Version, load_dialect, parse_version
@@ -11,7 +10,7 @@ from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
 from planner.linting.detection import detect
 from planner.linting.dialects import read_facts
-from planner.linting.sources import FORMAT_BY_SUFFIX, parse
+from planner.linting.sources import format_of, parse
 from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
 
@@ -24,11 +23,14 @@ class Options:
         is_selected: Whether a rule is to run.
         dialect: The dialect to take every file for, or None to recognise it.
         target_versions: By dialect, the release to check against instead of the newest known.
+        device: The device that the configs are for, by name or file; None when it is not known, and rules that need it
+            are silent.
     """
 
     is_selected: Callable[[Rule], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
     target_versions: Mapping[str, Version] | None = None
+    device: str | None = None
 
 
 def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | None:
@@ -37,7 +39,8 @@ def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | N
     Raises:
         SourceError: The text cannot be read as what its name says.
     """
-    return lint_document(parse(text, path, FORMAT_BY_SUFFIX[Path(path).suffix]), options)
+    source_format = format_of(path)
+    return None if source_format is None else lint_document(parse(text, path, source_format), options)
 
 
 def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
@@ -45,7 +48,7 @@ def lint_document(document: Document, options: Options) -> tuple[Finding, ...] |
     config = config_of(document, options)
     if config is None:
         return None
-    rules = [rule for entry in rules_for(config.dialect.name) if options.is_selected(rule := load_rule(entry))]
+    rules = [rule for entry in rules_for(config.dialect.name) if _runs(rule := load_rule(entry), options)]
     findings = [Finding(rule=rule, report=report) for rule in rules for report in rule.find(config)]
     suppressed = suppress(document, findings, rules)
     rule_by_name = {rule.name: rule for rule in rules}
@@ -57,6 +60,10 @@ def lint_document(document: Document, options: Options) -> tuple[Finding, ...] |
     return tuple(
         sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
     )
+
+
+def _runs(rule: Rule, options: Options) -> bool:
+    return options.is_selected(rule) and (options.device is not None or not rule.needs_device)
 
 
 def config_of(document: Document, options: Options) -> Config | None:
