@@ -77,6 +77,7 @@ class LintRun:
     """What checking some files has found.
 
     Attributes:
+        directory: Where paths that are not absolute begin.
         findings: File by file, and in the order of each file; those that are left after fixing.
         checked: Paths of the files that are training configs.
         unknown: Paths of files that were named and are of no known dialect.
@@ -84,6 +85,7 @@ class LintRun:
         changes: What fixing makes of files that it changes.
     """
 
+    directory: str
     findings: tuple[Finding, ...]
     checked: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -158,6 +160,7 @@ class _Checker:
 
     def run(self) -> LintRun:
         return LintRun(
+            directory=os.getcwd(),
             findings=tuple(self.findings.values()),
             checked=tuple(self.checked),
             unknown=tuple(self.unknown),

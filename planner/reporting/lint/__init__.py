@@ -1,7 +1,7 @@
 """What `planner lint` has found, in each of the formats that people and other programs read.
 
-One module per format, named as it, each with the function `text` of a `planner.linting.run.LintRun`. Only the one that is
-asked for is imported.
+One module per format, named as it, each with the function `text` of a `planner.linting.run.LintRun`. Only the one
+that is asked for is imported.
 """
 
 from importlib import import_module

@@ -1,5 +1,6 @@
 """Places as lines and columns, and text that is safe to show: what several formats share."""
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,3 +38,11 @@ UNPRINTABLE = re.compile(
 def one_line(text: str) -> str:
     """The text with characters that would not be seen, or break the line, written as escapes."""
     return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def portable(path: str, directory: str) -> str:
+    """The path as other programs want it: with slashes, and relative to the directory when it is in it."""
+    whole = os.path.normpath(os.path.join(directory, path))
+    relative = os.path.relpath(whole, directory)
+    is_within = relative.split(os.sep)[0] != os.pardir
+    return (relative if is_within else whole).replace(os.sep, "/")
