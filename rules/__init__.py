@@ -33,6 +33,10 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl"),
+    RuleEntry("EST001", "predicted-out-of-memory"),
+    RuleEntry("EST002", "needless-checkpointing"),
+    RuleEntry("EST003", "unused-batch-headroom"),
+    RuleEntry("EST004", "recompute-beside-full-logits"),
     RuleEntry("SUP001", "unused-suppression"),
     RuleEntry("SUP002", "malformed-suppression"),
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from planner.configs.config import Config
 from planner.configs.dialect import Version, load_dialect, parse_version
@@ -14,6 +15,9 @@ from planner.linting.sources import format_of, parse
 from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
 
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -22,15 +26,14 @@ class Options:
     Attributes:
         is_selected: Whether a rule is to run.
         dialect: The dialect to take every file for, or None to recognise it.
+        device: The device that runs are for, or None: rules that need one are silent then.
         target_versions: By dialect, the release to check against instead of the newest known.
-        device: The device that the configs are for, by name or file; None when it is not known, and rules that need it
-            are silent.
     """
 
     is_selected: Callable[[Rule], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
+    device: "DeviceProfile | None" = None
     target_versions: Mapping[str, Version] | None = None
-    device: str | None = None
 
 
 def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | None:
@@ -74,4 +77,9 @@ def config_of(document: Document, options: Options) -> Config | None:
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
     config = Config(document=document, root=document.root, dialect=dialect, versions=versions)
-    return replace(config, facts=read_facts(config))
+    config = replace(config, facts=read_facts(config))
+    if options.device is None:
+        return config
+    from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
+
+    return replace(config, prospect=prospects(options.device))
