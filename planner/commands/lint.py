@@ -200,12 +200,17 @@ def _run(given: _Given, content: bytes) -> "LintRun":
     from planner.linting.run import Request, lint_content, lint_paths
     from planner.linting.selection import Selection
 
+    device = None
+    if given.device is not None:
+        from planner.device import load_device
+
+        device = load_device(given.device)
     fix = FixSafety.UNSAFE if given.is_unsafe else FixSafety.SAFE
     request = Request(
         selection=Selection(select=given.select, extend=given.extend_select, ignore=given.ignore),
         dialect=given.dialect,
         target_versions=given.target_versions,
-        device=given.device,
+        device=device,
         skip_unknown=given.skip_unknown,
         is_isolated=given.is_isolated,
         fix=fix if given.is_fixed or given.is_diff else None,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.configs.dialect import Version
 from planner.diagnostics import Finding, FixSafety, Rule
@@ -20,6 +21,9 @@ from planner.linting.fixing import fix_text
 from planner.linting.likeness import looks_like
 from planner.linting.selection import Selection, check_words, is_selected
 from planner.linting.sources import MAX_FILE_BYTES, SourceError, format_of
+
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -42,7 +46,7 @@ class Request:
     selection: Selection = field(default_factory=Selection)
     dialect: str | None = None
     target_versions: Mapping[str, Version] = field(default_factory=dict)
-    device: str | None = None
+    device: "DeviceProfile | None" = None
     skip_unknown: bool = False
     is_isolated: bool = False
     fix: FixSafety | None = None
@@ -113,19 +117,24 @@ def lint(
         ignore: Rules not to run.
         dialect: The dialect to take every file for.
         target_versions: By dialect, the release to check against, such as {"axolotl": "0.12"}.
-        device: The device for rules that need one.
+        device: The device for rules that need one, by name or as a profile's file.
         is_isolated: Whether configuration files (.planner.toml, pyproject.toml) do not count.
 
     Raises:
         SelectionError: A selector means no rule.
         LintConfigurationError: A configuration file cannot be used.
         ValueError: A target version is of no known dialect or no release.
+        DeviceError: There is no such device.
     """
     selection = Selection(select=tuple(select), extend=tuple(extend_select), ignore=tuple(ignore))
     check_words((*selection.select, *selection.extend, *selection.ignore))
     versions = {name: target_version(name, text) for name, text in (target_versions or {}).items()}
     request = Request(
-        selection=selection, dialect=dialect, target_versions=versions, device=device, is_isolated=is_isolated
+        selection=selection,
+        dialect=dialect,
+        target_versions=versions,
+        device=_device(device, ".") if device is not None else None,
+        is_isolated=is_isolated,
     )
     return lint_paths((os.fspath(path) for path in paths), request)
 
@@ -242,7 +251,7 @@ class _Checker:
             is_selected=_is_selected_by(selection),
             dialect=self.request.dialect,
             target_versions={**configuration.target_version, **self.request.target_versions},
-            device=self.request.device or configuration.device,
+            device=self.request.device or _device_of(configuration),
         )
 
 
@@ -250,6 +259,19 @@ class _Checker:
 def _is_selected_by(selection: Selection) -> Callable[[Rule], bool]:
     """Whether a rule runs, worked out once for each rule: files are many."""
     return cache(partial(is_selected, selection))
+
+
+def _device_of(configuration: LintConfiguration) -> "DeviceProfile | None":
+    if configuration.device is None or configuration.path is None:
+        return None
+    return _device(configuration.device, str(configuration.path.parent))
+
+
+@cache
+def _device(name: str, directory: str) -> "DeviceProfile":
+    from planner.device import load_device  # only for those who have one
+
+    return load_device(name, directory=directory)
 
 
 def _located(error: SourceError, text: str, path: str) -> ConfigError:
