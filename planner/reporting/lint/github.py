@@ -27,7 +27,7 @@ def text(run: "LintRun") -> str:
 def _finding(finding: "Finding", directory: str) -> str:
     rule, report = finding.rule, finding.report
     at = region(report.place)
-    properties = {"file": portable(at.path, directory), "line": at.line, "endLine": at.end_line}
+    properties: dict[str, str | int] = {"file": portable(at.path, directory), "line": at.line, "endLine": at.end_line}
     if at.line == at.end_line:  # GitHub takes columns only within one line
         properties |= {"col": at.column, "endColumn": at.end_column}
     properties["title"] = f"{rule.code} {rule.name}"
