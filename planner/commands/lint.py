@@ -255,10 +255,12 @@ def _is_coloured() -> bool:
 
 
 def _print(text: str, path: str | None, *, err: bool = False) -> None:
+    # As bytes: whatever the locale is, and names of files need not be text.
+    content = text.encode(errors="surrogateescape")
     if path is None or path == STDOUT:
-        click.echo(text, nl=False, err=err, color=True)
+        click.echo(content, nl=False, err=err)
     else:
-        write_whole(path, text)
+        write_whole(path, content)
 
 
 def _say_unreadable(run: "LintRun") -> None:

@@ -50,7 +50,7 @@ def _totals(suites: list[Element]) -> dict[str, str]:
 def _failure(finding: "Finding") -> Element:
     rule, report = finding.rule, finding.report
     at = region(report.place)
-    name = f"{rule.code} {rule.name} at {at.line}:{at.column}"  # cases of one suite need different names
+    name = f"{rule.code} {rule.name} at {at.line}:{at.column}"
     lines = [f"{at.path}:{at.line}:{at.column}: {report.message}", *([f"help: {report.help}"] if report.help else [])]
     case = ElementTree.Element(
         "testcase", name=name, classname=_clean(at.path), file=_clean(at.path), line=str(at.line)

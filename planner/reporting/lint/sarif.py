@@ -5,6 +5,7 @@ GitHub uses of it, "SARIF support for code scanning", https://docs.github.com/en
 """
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -170,5 +171,9 @@ def _utf16_column(line: str, column: int) -> int:
 def _artifact(path: str, directory: str) -> Object:
     shown = portable(path, directory)
     if shown.startswith("/") or shown[1:3] == ":/":
-        return {"uri": "file://" + quote(shown if shown.startswith("/") else f"/{shown}")}
-    return {"uri": quote(shown), "uriBaseId": _ROOT}
+        return {"uri": f"file://{'' if shown.startswith('/') else '/'}{_quoted(shown)}"}
+    return {"uri": _quoted(shown), "uriBaseId": _ROOT}
+
+
+def _quoted(path: str) -> str:
+    return quote(os.fsencode(path))  # a file's name need not be UTF-8
