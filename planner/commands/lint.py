@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from planner.commands.options import dialect_of
 from planner.commands.output import STDOUT, say
 from planner.diagnostics import FixSafety, Severity
 from planner.files import check_writable, read_text, write_whole
+from planner.records import record, replace
 from planner.reporting.lint import FORMATS, render
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _versions(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
     return versions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Given:
     """The options, as they were given."""
 

@@ -18,11 +18,11 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from planner.records import record
 from planner.schemas import load_schema
 
 
@@ -37,7 +37,7 @@ class UnknownKeys(StrEnum):
 Version = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Dialect:
     """The keys of one framework's config files.
 

@@ -7,8 +7,9 @@ Aliases and merge keys of YAML are shared nodes, so a tree may be a directed gra
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from planner.records import field, record
 
 
 class SourceFormat(StrEnum):
@@ -83,7 +84,7 @@ class Mapping(Node):
             self.by_key[entry.key] = entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Comment:
     """A comment, with its mark: where it starts, its text, and whether it has the line to itself."""
 
@@ -92,7 +93,7 @@ class Comment:
     alone: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Document:
     """A file.
 

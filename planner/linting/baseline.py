@@ -7,11 +7,11 @@ them are reported: which of them is new cannot be told.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from planner.diagnostics import Finding
 from planner.errors import LocatedError
+from planner.records import record
 
 FORM = 1  # of the file; another number is another form
 
@@ -20,7 +20,7 @@ class BaselineError(LocatedError):
     """A baseline file that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Baseline:
     """Known findings: their number by file, relative to the baseline's directory, and by code."""
 

@@ -5,7 +5,6 @@ hyphens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from planner.configs.dialect import Version, parse_version
 from planner.diagnostics import Severity
 from planner.errors import LocatedError
 from planner.linting.selection import SelectionError, check_words
+from planner.records import field, record
 
 FILE_NAMES = (".planner.toml", "pyproject.toml")  # in one directory, the first counts
 
@@ -23,7 +23,7 @@ class LintConfigurationError(LocatedError):
     """A configuration of the linter that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LintConfiguration:
     """What a repository wants of the linter.
 

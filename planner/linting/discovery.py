@@ -2,18 +2,18 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from planner.errors import ConfigError
 from planner.linting.gitignore import Ignores, below, ignores_at, is_ignored
 from planner.linting.sources import format_of
+from planner.records import record
 
 # What other tools put into a project, and nobody means by "the configs of this directory".
 _OTHERS_DIRECTORIES = frozenset(("node_modules", "site-packages", "__pycache__"))
 _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"  # https://docs.python.org/3/library/venv.html: marks one, whatever its name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FoundFile:
     """A file to check, as the user would write its path, and whether the user named it."""
 
@@ -21,7 +21,7 @@ class FoundFile:
     is_named: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Discovery:
     """Files in the order of the paths they come from, and directories that could not be listed."""
 

@@ -1,7 +1,6 @@
 """Runs the rules over one file."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.configs.config import Config
@@ -13,13 +12,14 @@ from planner.linting.detection import detect
 from planner.linting.dialects import read_facts
 from planner.linting.sources import format_of, parse
 from planner.linting.suppression import reports_about, suppress
+from planner.records import record, replace
 from planner.rules import load_rule, rules_for
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Options:
     """What to check.
 

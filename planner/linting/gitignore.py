@@ -6,14 +6,15 @@ Left out: core.excludesFile, which belongs to one person, and that git goes on t
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from planner.records import record
 
 GITIGNORE = ".gitignore"
 _MARKER = ".git"
 _OWN_EXCLUDES = os.path.join(_MARKER, "info", "exclude")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Pattern:
     """A line: what it matches, relative to the directory of its file, and what that means."""
 
@@ -23,7 +24,7 @@ class _Pattern:
     only_names: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ignores:
     """What holds in a directory: the patterns of its own file and of those above it.
 

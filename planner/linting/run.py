@@ -5,7 +5,6 @@ Nothing is printed or written here: a run says which texts fixing has changed, a
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +20,13 @@ from planner.linting.fixing import fix_text
 from planner.linting.likeness import looks_like
 from planner.linting.selection import Selection, check_words, is_selected
 from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of
+from planner.records import field, record
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Request:
     """What is asked of a run. It goes before what configuration files say.
 
@@ -50,7 +50,7 @@ class Request:
     fix: FixSafety | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Change:
     """What fixing makes of a file.
 
@@ -67,7 +67,7 @@ class Change:
     fixed: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LintRun:
     """What checking some files has found.
 

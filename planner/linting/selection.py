@@ -1,10 +1,10 @@
 """Which rules run: codes, prefixes of codes, names, and ALL, where the more particular word has the last say."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from planner.diagnostics import Rule
 from planner.errors import PlannerError
+from planner.records import record
 from planner.rules import RULES
 
 ALL = "ALL"
@@ -22,7 +22,7 @@ class SelectionError(PlannerError):
         self.word = word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Selection:
     """Which rules run.
 

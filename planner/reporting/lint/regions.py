@@ -2,8 +2,9 @@
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from planner.records import record
 
 if TYPE_CHECKING:
     from planner.configs.tree import Document
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Region:
     """A stretch of a file: lines and columns from 1, in characters; the end is the first character after it."""
 
