@@ -6,7 +6,6 @@ Nothing is printed or written here: a run says which texts fixing has changed, a
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.configs.dialect import Version
@@ -170,7 +169,7 @@ class _Checker:
 
     def check_file(self, file: FoundFile) -> None:
         is_meant = file.is_named and not self.request.skip_unknown
-        if not is_meant and (format_of(file.path) is None or self.configuration(file.path).excludes(Path(file.path))):
+        if not is_meant and (format_of(file.path) is None or self.configuration(file.path).excludes(file.path)):
             return
         try:
             content = read_bytes(file.path, error_type=ConfigError, max_bytes=MAX_FILE_BYTES)
@@ -219,13 +218,17 @@ class _Checker:
         return fixed.remaining
 
     def configuration(self, path: str) -> LintConfiguration:
-        return LintConfiguration() if self.request.is_isolated else configuration_for(Path(path).absolute().parent)
+        return (
+            LintConfiguration()
+            if self.request.is_isolated
+            else configuration_for(os.path.dirname(os.path.abspath(path)))
+        )
 
     def options(self, path: str) -> Options:
         """What to check in a file."""
         configuration = self.configuration(path)
         asked = self.request.selection
-        ignored = (*asked.ignore, *configuration.ignored_in(Path(path)))
+        ignored = (*asked.ignore, *configuration.ignored_in(path))
         selection = (
             Selection(select=asked.select, extend=asked.extend, ignore=ignored)
             if asked.select
@@ -252,7 +255,7 @@ def _is_selected_by(selection: Selection) -> Callable[[Rule], bool]:
 def _device_of(configuration: LintConfiguration) -> "DeviceProfile | None":
     if configuration.device is None or configuration.path is None:
         return None
-    return _device(configuration.device, str(configuration.path.parent))
+    return _device(configuration.device, os.path.dirname(configuration.path))
 
 
 @cache

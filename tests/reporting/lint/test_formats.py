@@ -3,7 +3,6 @@
 import json
 import os
 import re
-
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
