@@ -44,3 +44,5 @@ def _is_axolotl(document: Document, root: Mapping) -> bool:
 
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (("axolotl", _is_axolotl),)
+
+DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))
