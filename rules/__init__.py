@@ -25,7 +25,15 @@ class RuleEntry(NamedTuple):
 # inference, EST what the estimator finds.
 RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY001", "unknown-key"),
-    RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl"),
+    RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune"),
+    RuleEntry("RC301", "checkpointing-switches-that-cancel", "torchtune"),
+    RuleEntry("OP301", "optimizer-in-backward-with-accumulation", "torchtune"),
+    RuleEntry("OP302", "optimizer-in-backward-with-clipping", "torchtune"),
+    RuleEntry("OP303", "offloaded-gradients-with-accumulation", "torchtune"),
+    RuleEntry("PK301", "packing-without-length", "torchtune"),
+    RuleEntry("PR301", "float16-parameters", "torchtune"),
+    RuleEntry("OF301", "activation-offloading-without-gpu", "torchtune"),
+    RuleEntry("PL301", "tensor-parallel-without-plan", "torchtune"),
 )
 
 

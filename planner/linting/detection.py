@@ -42,5 +42,15 @@ def _is_axolotl(document: Document, root: Mapping) -> bool:
     )
 
 
+def _is_torchtune(document: Document, root: Mapping) -> bool:
+    parts = (
+        _below(root, key) for key in ("model", "tokenizer", "dataset", "checkpointer", "optimizer", "metric_logger")
+    )
+    return sum(isinstance(part, Mapping) and "_component_" in part.by_key for part in parts) >= 2
+
+
 # In this order: the first that recognises a file has it, so what is most particular comes first.
-_SIGNATURES: tuple[tuple[str, Signature], ...] = (("axolotl", _is_axolotl),)
+_SIGNATURES: tuple[tuple[str, Signature], ...] = (
+    ("axolotl", _is_axolotl),
+    ("torchtune", _is_torchtune),
+)
