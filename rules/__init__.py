@@ -24,7 +24,14 @@ class RuleEntry(NamedTuple):
 # parallelism, LS loss and logits, OP optimizer state, PR precision, AL allocator, EV evaluation, KV the cache of
 # inference, EST what the estimator finds.
 RULES: tuple[RuleEntry, ...] = (
-    RuleEntry("KEY001", "unknown-key"),
+    RuleEntry("KEY001", "misspelt-key"),
+    RuleEntry("KEY002", "unknown-key"),
+    RuleEntry("KEY003", "rejected-key"),
+    RuleEntry("KEY004", "removed-key"),
+    RuleEntry("KEY005", "removed-key-dropped"),
+    RuleEntry("KEY006", "renamed-key"),
+    RuleEntry("KEY007", "invalid-value"),
+    RuleEntry("KEY008", "repeated-key"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune"),
     RuleEntry("RC301", "checkpointing-switches-that-cancel", "torchtune"),
     RuleEntry("OP301", "optimizer-in-backward-with-accumulation", "torchtune"),
@@ -34,6 +41,12 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PR301", "float16-parameters", "torchtune"),
     RuleEntry("OF301", "activation-offloading-without-gpu", "torchtune"),
     RuleEntry("PL301", "tensor-parallel-without-plan", "torchtune"),
+    RuleEntry("EST001", "predicted-out-of-memory"),
+    RuleEntry("EST002", "needless-checkpointing"),
+    RuleEntry("EST003", "unused-batch-headroom"),
+    RuleEntry("EST004", "recompute-beside-full-logits"),
+    RuleEntry("SUP001", "unused-suppression"),
+    RuleEntry("SUP002", "malformed-suppression"),
 )
 
 

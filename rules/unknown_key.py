@@ -1,43 +1,37 @@
 """A key that the framework does not know and drops without a word."""
 
-import difflib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from planner.configs.config import Config, Setting, report
+from planner.configs.config import Config, report
 from planner.configs.dialect import UnknownKeys
-from planner.diagnostics import Edit, Fix, FixSafety, Report, Rule, Severity, Source
+from planner.configs.keys import unread_keys
+from planner.diagnostics import Report, Rule, Severity, Source
 
 
 def find(config: Config) -> Iterator[Report]:
-    """A report for each key that is dropped; a misspelt one with what was meant."""
-    for setting in config.settings():
-        outer, _, name = setting.key.rpartition(".")
-        schema = config.dialect.key_schema(outer) if outer else config.dialect.schema
-        if schema is None or "properties" not in schema or name in schema["properties"]:
+    """A report for each key that is dropped, but those that are misspelt or were removed."""
+    for key in unread_keys(config):
+        if key.fate is not UnknownKeys.DROPPED or key.near or key.removed_in:
             continue
-        if schema.get("x-unknown-keys", config.dialect.unknown_keys) == UnknownKeys.DROPPED:
-            yield _dropped(config, setting, name, schema["properties"])
-
-
-def _dropped(config: Config, setting: Setting, name: str, known: Mapping[str, Any]) -> Report:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    message = f"{config.dialect.framework} does not know {name!r} and drops it without a word"
-    if not close:
-        return report(setting.at_key, message)
-    edit = Edit(document=setting.document, start=setting.at_key.start, end=setting.at_key.end, text=close[0])
-    fix = Fix(title=f"Rename to {close[0]}", safety=FixSafety.UNSAFE, edits=(edit,))
-    return report(setting.at_key, message, help=f"did you mean {close[0]!r}?", fix=fix)
+        name = key.setting.key.rpartition(".")[2]
+        place = f"it is read as {key.elsewhere}" if key.elsewhere else ""
+        later = f"it is read from {key.added_in} on" if key.added_in else ""
+        yield report(
+            key.setting.at_key,
+            f"{config.dialect.framework} does not know {name!r} here and drops it without a word",
+            help=later or place,
+        )
 
 
 RULE = Rule(
-    code="KEY001",
+    code="KEY002",
     name="unknown-key",
     severity=Severity.NO_OP,
     summary="A key that the framework does not know and silently drops.",
-    why="What the key was to switch on stays off, and nothing says so.",
-    instead="The key that was meant; remove what is from another framework.",
-    sources=(Source(title="axolotl 067b021", where="src/axolotl/utils/schemas/*.py: pydantic, extra=ignore"),),
+    why="What the key was to change stays as it is, and nothing says so. Often it is a key of another framework, or "
+    "stands one level too high or too low.",
+    instead="The framework's own key in its place. A key that is there for people or other tools can begin "
+    "with `x-` or `_`.",
+    sources=(Source(title="axolotl 067b021", where="src/axolotl/utils/schemas/*.py: pydantic ignores extra keys"),),
     find=find,
-    fix=FixSafety.UNSAFE,
 )

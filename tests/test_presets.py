@@ -14,11 +14,19 @@ PARAMETER_COUNTS = {
     "llama-3-405b": 405_853_388_800,
     "llama-3-70b": 70_553_706_496,
     "llama-3-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
     "mistral-7b": 7_248_023_552,
     "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-0.6b": 596_049_920,
     "qwen3-32b": 32_762_123_264,
+    "qwen3-4b": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
     "resnet-50": 25_557_032,
+    "tinyllama-1.1b": 1_100_048_384,
     "vit-l": 304_326_632,
 }
 
@@ -61,3 +69,8 @@ def test_a_preset_builds_the_model_of_its_name(name: str, parameter_count: int) 
     with torch.device("meta"):
         model = model_class(model_class.config_class(**preset.config))
     assert parameter_count == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_no_hub_name_belongs_to_two_presets() -> None:
+    names = [hub.lower() for name in preset_names() for hub in load_preset(name).hub]
+    assert len(names) == len(set(names))

@@ -1,6 +1,6 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from planner.configs.dialect import Dialect, Version
@@ -60,6 +60,7 @@ class Config:
         facts: What it asks for.
         linked: Configs that it names and that could be read, such as a DeepSpeed JSON file.
         environment: Environment variables that it sets, by name.
+        prospect: What the run would need of the device with some facts changed, if model and device are known.
     """
 
     document: Document
@@ -69,6 +70,7 @@ class Config:
     facts: Facts = field(default_factory=Facts)
     linked: "tuple[Config, ...]" = ()
     environment: dict[str, Setting] = field(default_factory=dict)
+    prospect: "Callable[[Facts], Prospect | None]" = lambda facts: None
 
     def get(self, key: str) -> Setting | None:
         """The setting of a dotted key, or None where the file does not have it."""
@@ -93,7 +95,7 @@ class Config:
     def _entry(self, node: Mapping, key: str) -> Entry | None:
         found = node.by_key.get(key)
         if found is None and self.dialect.dashes:
-            found = node.by_key.get(key.replace("_", "-")) or node.by_key.get(key.replace("-", "_"))
+            found = node.by_key.get(key.replace("_", "-"))
         return found
 
     def value(self, key: str) -> object:
@@ -155,6 +157,27 @@ def _children(node: Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, En
     elif isinstance(node, SequenceNode):
         for number, item in enumerate(node.items):
             yield f"{prefix}{number}", Entry(str(number), item.start, item.end, item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """What a run would need of a device.
+
+    Attributes:
+        verdict: "FITS", "AT RISK" or "OOM", as `planner estimate` has them.
+        low_bytes: What it needs at least, with the CUDA context and what the allocator reserves.
+        high_bytes: What it may need.
+        usable_bytes: What there is.
+        phase: When it needs the most, such as "backward".
+        device: The device's name.
+    """
+
+    verdict: str
+    low_bytes: int
+    high_bytes: int
+    usable_bytes: int
+    phase: str
+    device: str
 
 
 def report(

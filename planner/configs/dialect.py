@@ -5,11 +5,13 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
 - at the root, ``x-dialect``: ``framework`` (its name for people), ``version`` (the release that the keys are of),
   ``source`` (files that were read), ``unknown-keys``: what the framework does with a key that it does not know, one of
   "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
-  ``dashes`` (whether a-b and a_b are the same key), and ``include``: other dialects whose keys hold here too, with the
-  release this framework uses, such as {"transformers": "5.8.0"};
+  ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
+  a_b are the same key), and ``include``: other dialects whose keys hold here too, with the release this framework uses,
+  such as {"transformers": "5.8.0"};
 - at a key whose value names a config file, ``x-link``: the dialect of that file, such as "deepspeed";
 - at an object, ``x-unknown-keys``: as ``unknown-keys``, for the keys below it;
-- at a key, ``x-fact``: the field of `planner.configs.facts.Facts` that the value is, without any conversion;
+- at a key, ``enum`` or ``type`` as JSON Schema has them (an enum only where the framework refuses other values);
+  ``x-fact``: the field of `planner.configs.facts.Facts` that the value is, without any conversion;
   ``x-added``, ``x-deprecated`` and ``x-removed``: the releases in which it appeared, was replaced, and ceased to be
   read; ``x-use``: the dotted key to use instead; ``x-same``: whether that key takes the same values with the same
   meaning; ``x-note``: a sentence for people about what happens instead.
@@ -44,7 +46,8 @@ class Dialect:
         framework: The framework's name for people.
         version: The release that the keys are of.
         unknown_keys: What happens to other keys at the top level.
-        dashes: Whether a-b and a_b are the same key.
+        dashes: Whether a-b and a_b are the same key; the schema has the latter.
+        validates_types: Whether a value of another type than the schema's is refused.
         included: Other dialects whose keys hold here too, and the release of each that this framework uses.
         schema: The JSON Schema, with included dialects' keys merged into it; each of those has ``x-of``, the dialect it
             is from, whose releases its ``x-added``, ``x-deprecated`` and ``x-removed`` mean.
@@ -55,6 +58,7 @@ class Dialect:
     version: str
     unknown_keys: UnknownKeys
     dashes: bool
+    validates_types: bool
     included: Mapping[str, Version]
     schema: Mapping[str, Any]
 
@@ -64,8 +68,17 @@ class Dialect:
         for part in key.split("."):
             if schema is None:
                 return None
-            schema = schema.get("properties", {}).get(part)
+            known = schema.get("properties", {}).get(self.known_name(part))
+            schema = schema.get("items") if known is None and part.isdecimal() else known
         return schema
+
+    def known_name(self, name: str) -> str:
+        """The name as the schema has it: with underscores where the framework takes both a-b and a_b."""
+        return name.replace("-", "_") if self.dashes else name
+
+    def framework_of(self, schema: Mapping[str, Any]) -> str:
+        """The framework, for people, that a key's releases are of: an included dialect's for its keys."""
+        return load_dialect(schema["x-of"]).framework if "x-of" in schema else self.framework
 
     def known_keys(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Every key with its dotted name, outer before inner."""
@@ -95,6 +108,7 @@ def load_dialect(name: str) -> Dialect:
         version=about["version"],
         unknown_keys=UnknownKeys(about["unknown-keys"]),
         dashes=about.get("dashes", False),
+        validates_types=about.get("validates-types", False),
         included=included,
         schema={**schema, "properties": properties},
     )

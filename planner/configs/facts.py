@@ -79,11 +79,15 @@ class Facts:
         optimizer_offload: Whether optimizer state is held in host memory.
         parameter_offload: Whether parameters are held in host memory.
         compute_dtype: A torch dtype name, such as "bfloat16".
+        parameter_dtype: That of the trained parameters; autocast is on where the two differ.
         quantization_bits: Bits per frozen weight: 4 or 8.
         lora: Whether only low-rank adapters are trained.
+        lora_rank: Their rank.
+        lora_targets: Names of the linear layers that have one.
         loss: How much of the logits exists at one time.
         sharding: What data-parallel ranks divide.
         data_parallel: Its degree.
+        ranks: All ranks of the run.
         tensor_parallel: Its degree.
         sequence_parallel: Whether norms and residuals are divided among tensor-parallel ranks.
         pipeline_parallel: Its degree.
@@ -113,11 +117,15 @@ class Facts:
     optimizer_offload: Fact[bool] | None = None
     parameter_offload: Fact[bool] | None = None
     compute_dtype: Fact[str] | None = None
+    parameter_dtype: Fact[str] | None = None
     quantization_bits: Fact[int] | None = None
     lora: Fact[bool] | None = None
+    lora_rank: Fact[int] | None = None
+    lora_targets: Fact[tuple[str, ...]] | None = None
     loss: Fact[Loss] | None = None
     sharding: Fact[Sharding] | None = None
     data_parallel: Fact[int] | None = None
+    ranks: Fact[int] | None = None
     tensor_parallel: Fact[int] | None = None
     sequence_parallel: Fact[bool] | None = None
     pipeline_parallel: Fact[int] | None = None

@@ -54,3 +54,5 @@ _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
     ("torchtune", _is_torchtune),
 )
+
+DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.configs.config import Config
 from planner.configs.dialect import Version, load_dialect, parse_version
@@ -12,7 +13,11 @@ from planner.diagnostics import Finding, Rule
 from planner.linting.detection import detect
 from planner.linting.dialects import read_facts
 from planner.linting.sources import FORMAT_BY_SUFFIX, parse
+from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
+
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +27,13 @@ class Options:
     Attributes:
         is_selected: Whether a rule is to run.
         dialect: The dialect to take every file for, or None to recognise it.
+        device: The device that runs are for, or None: rules that need one are silent then.
         target_versions: By dialect, the release to check against instead of the newest known.
     """
 
     is_selected: Callable[[Rule], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
+    device: "DeviceProfile | None" = None
     target_versions: Mapping[str, Version] | None = None
 
 
@@ -44,11 +51,18 @@ def lint_document(document: Document, options: Options) -> tuple[Finding, ...] |
     config = config_of(document, options)
     if config is None:
         return None
-    rules = [load_rule(entry) for entry in rules_for(config.dialect.name)]
-    findings = [
-        Finding(rule=rule, report=report) for rule in rules if options.is_selected(rule) for report in rule.find(config)
+    rules = [rule for entry in rules_for(config.dialect.name) if options.is_selected(rule := load_rule(entry))]
+    findings = [Finding(rule=rule, report=report) for rule in rules for report in rule.find(config)]
+    suppressed = suppress(document, findings, rules)
+    rule_by_name = {rule.name: rule for rule in rules}
+    about_comments = [
+        Finding(rule=rule_by_name[name], report=report)
+        for name, report in reports_about(document, suppressed)
+        if name in rule_by_name
     ]
-    return tuple(sorted(findings, key=lambda found: (found.report.place.start, found.rule.code)))
+    return tuple(
+        sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
+    )
 
 
 def config_of(document: Document, options: Options) -> Config | None:
@@ -59,4 +73,9 @@ def config_of(document: Document, options: Options) -> Config | None:
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
     config = Config(document=document, root=document.root, dialect=dialect, versions=versions)
-    return replace(config, facts=read_facts(config))
+    config = replace(config, facts=read_facts(config))
+    if options.device is None:
+        return config
+    from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
+
+    return replace(config, prospect=prospects(options.device))

@@ -1,6 +1,6 @@
 """Well-known models as data: a transformers class and the config keys that give it its published size.
 
-Adding one is adding a file: ``<name>.yaml`` with the keys transformers, config and source.
+Adding one is adding a file: ``<name>.yaml`` with the keys transformers, config, source and, where the hub has it, hub.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,14 @@ class Preset:
         name: Such as "llama-3-8b".
         transformers: The transformers class, such as "LlamaForCausalLM".
         config: Keyword arguments of that class's config.
+        hub: Names of models of these sizes on the Hugging Face hub.
         source: Where the config values come from.
     """
 
     name: str
     transformers: str
     config: Mapping[str, Any]
+    hub: tuple[str, ...]
     source: str
 
 
@@ -47,4 +49,10 @@ def load_preset(name: str) -> Preset:
         hint = did_you_mean(name, preset_names(), plural="known presets")
         raise SpecError(f"unknown preset {name!r}", path="preset", hint=hint)
     data: dict[str, Any] = load_yaml(_DIRECTORY / f"{name}.yaml").data  # type: ignore[assignment]  # our file
-    return Preset(name=name, transformers=data["transformers"], config=data["config"], source=data["source"])
+    return Preset(
+        name=name,
+        transformers=data["transformers"],
+        config=data["config"],
+        hub=tuple(data.get("hub", ())),
+        source=data["source"],
+    )

@@ -1,0 +1,89 @@
+"""Fixes applied to a file's text: those that do not touch each other, then again until nothing is left."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.configs.tree import Document
+from planner.diagnostics import Edit, Finding, Fix, FixSafety
+
+MAX_ROUNDS = 20  # a fix can make room for another; more rounds would mean two fixes that undo each other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """A file after fixing.
+
+    Attributes:
+        text: Its new text.
+        fixed: The findings that were mended, in the order of mending.
+        remaining: Those that are left.
+    """
+
+    text: str
+    fixed: tuple[Finding, ...]
+    remaining: tuple[Finding, ...]
+
+
+def fix_text(text: str, lint: Callable[[str], tuple[Finding, ...]], *, unsafe: bool) -> Fixed:
+    """The text with its findings fixed as far as that goes.
+
+    Args:
+        text: The file's text.
+        lint: The findings of a text, which may also be in files that it refers to.
+        unsafe: Whether fixes that change what will be run are applied too.
+    """
+    findings = lint(text)
+    fixed: list[Finding] = []
+    for _ in range(MAX_ROUNDS):
+        mended, edits = _compatible(findings, text, unsafe=unsafe)
+        if not mended:
+            break
+        text = apply_edits(text, edits)
+        fixed += mended
+        findings = lint(text)
+    return Fixed(text=text, fixed=tuple(fixed), remaining=tuple(findings))
+
+
+def is_applicable(fix: Fix, *, unsafe: bool) -> bool:
+    """Whether a fix is to be applied."""
+    return unsafe or fix.safety is FixSafety.SAFE
+
+
+def _compatible(findings: Iterable[Finding], text: str, *, unsafe: bool) -> tuple[list[Finding], tuple[Edit, ...]]:
+    """Findings whose fixes touch no common stretch of this text, the first of the file first, and all their edits."""
+    mended: list[Finding] = []
+    edits: list[Edit] = []
+    for finding in findings:
+        fix = finding.report.fix
+        if fix is None or not is_applicable(fix, unsafe=unsafe) or not _is_of(fix.edits, text):
+            continue
+        new = [edit for edit in fix.edits if edit not in edits]
+        if not any(_touch(edit, other) for edit in new for other in edits):
+            edits += new
+            mended.append(finding)
+    return mended, tuple(edits)
+
+
+def _is_of(edits: Sequence[Edit], text: str) -> bool:
+    """Whether a fix is of this file alone: one that mends a file it refers to is applied when that file is linted."""
+    return bool(edits) and all(edit.document.text == text for edit in edits)
+
+
+def _touch(one: Edit, other: Edit) -> bool:
+    if one.start == one.end or other.start == other.end:  # an insertion: two at one place have no order
+        return one.start <= other.end and other.start <= one.end
+    return one.start < other.end and other.start < one.end
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """The text with all edits made; they must not overlap."""
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+def diff(document: Document, text: str) -> Iterator[str]:
+    """The lines of a unified diff from the document to a new text of it, without line ends."""
+    from difflib import unified_diff  # only for those who ask
+
+    yield from unified_diff(document.text.splitlines(), text.splitlines(), document.path, document.path, lineterm="")
