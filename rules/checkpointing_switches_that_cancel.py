@@ -15,7 +15,8 @@ def find(config: Config) -> Iterator[Report]:
         mode,
         "ac_mode does nothing while enable_activation_checkpointing is true; the recipes that read it then checkpoint "
         "no layer at all, so every activation is kept",
-        help="remove ac_mode to checkpoint every layer, or set enable_activation_checkpointing: false for ac_mode's way",
+        help="remove ac_mode to checkpoint every layer, or set enable_activation_checkpointing: false for ac_mode's "
+        "way",
         related=[(switch, "the other switch")],
     )
 
@@ -26,8 +27,8 @@ RULE = Rule(
     severity=Severity.NO_OP,
     summary="Both of torchtune's switches for activation checkpointing are set, and neither applies.",
     why="The distributed recipes for full and quantization-aware finetuning apply `ac_mode` only where "
-    "`enable_activation_checkpointing` is false, and the latter only where `ac_mode` is not set. With both, no layer is "
-    "checkpointed and nothing says so. Other recipes do not read `ac_mode`.",
+    "`enable_activation_checkpointing` is false, and the latter only where `ac_mode` is not set. With both, no layer "
+    "is checkpointed and nothing says so. Other recipes do not read `ac_mode`.",
     instead="One of the two: `enable_activation_checkpointing: true` for every layer, or `ac_mode` and `ac_option`.",
     sources=(Source(title="torchtune 0.6.1", where="recipes/full_finetune_distributed.py, _setup_model"),),
     find=find,

@@ -22,8 +22,8 @@ RULE = Rule(
     name="float16-parameters",
     severity=Severity.ERROR,
     summary="A training config asks for parameters in float16.",
-    why="All of torchtune's training recipes raise an error for `fp16`: parameters, gradients and optimizer state would "
-    "be in float16, without loss scaling.",
+    why="All of torchtune's training recipes raise an error for `fp16`: parameters, gradients and optimizer state "
+    "would be in float16, without loss scaling.",
     instead="`dtype: bf16`: 2 bytes per value, as float16, with float32's range.",
     sources=(Source(title="torchtune 0.6.1", where="recipes/full_finetune_single_device.py, __init__"),),
     find=find,

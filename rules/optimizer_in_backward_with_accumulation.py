@@ -30,7 +30,10 @@ RULE = Rule(
     instead="A larger micro-batch without accumulation, or the optimizer outside backward.",
     sources=(
         Source(title="torchtune 0.6.1", where="recipes/full_finetune_single_device.py, __init__"),
-        Source(title="torchtune documentation", where="https://pytorch.org/torchtune/0.6/tutorials/memory_optimizations.html"),
+        Source(
+            title="torchtune documentation",
+            where="https://pytorch.org/torchtune/0.6/tutorials/memory_optimizations.html",
+        ),
     ),
     find=find,
     dialects=("torchtune",),

@@ -49,10 +49,31 @@ def _is_torchtune(document: Document, root: Mapping) -> bool:
     return sum(isinstance(part, Mapping) and "_component_" in part.by_key for part in parts) >= 2
 
 
+def _is_torchtitan(document: Document, root: Mapping) -> bool:
+    sections = (
+        "job",
+        "training",
+        "parallelism",
+        "activation_checkpoint",
+        "lr_scheduler",
+        "optimizer",
+        "metrics",
+        "model",
+    )
+    tables = [name for name in sections if isinstance(_below(root, name), Mapping)]
+    return (
+        document.format is SourceFormat.TOML
+        and "training" in tables
+        and len(tables) >= 3
+        and any(name in tables for name in ("job", "parallelism", "activation_checkpoint"))
+    )
+
+
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
     ("torchtune", _is_torchtune),
+    ("torchtitan", _is_torchtitan),
 )
 
 DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))
