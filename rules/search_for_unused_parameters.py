@@ -29,8 +29,8 @@ RULE = Rule(
     name="search-for-unused-parameters",
     severity=Severity.WASTE,
     summary="DDP looks for unused parameters at every step.",
-    why="PyTorch walks the autograd graph after each forward to mark what will get no gradient, and warns where it finds "
-    "nothing. A model with such parameters needs it; so this rule speaks only when asked to.",
+    why="PyTorch walks the autograd graph after each forward to mark what will get no gradient, and warns where it "
+    "finds nothing. A model with such parameters needs it; so this rule speaks only when asked to.",
     instead="`strategy: ddp`.",
     sources=(
         Source(
