@@ -1,5 +1,6 @@
 """File text to `planner.configs.tree.Document`, by format. Nothing is executed and no tag makes an object."""
 
+import os
 import re
 from importlib import import_module
 
@@ -20,6 +21,11 @@ FORMAT_BY_SUFFIX = {
     ".sh": SourceFormat.SHELL,
     ".bash": SourceFormat.SHELL,
 }
+
+
+def format_of(path: str) -> SourceFormat | None:
+    """How a file is written, from the end of its name; None for one that can be no config."""
+    return FORMAT_BY_SUFFIX.get(os.path.splitext(path)[1].lower())
 
 
 class SourceError(PlannerError):
