@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.configs.config import Config
@@ -12,7 +11,7 @@ from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
 from planner.linting.detection import detect
 from planner.linting.dialects import read_facts
-from planner.linting.sources import FORMAT_BY_SUFFIX, parse
+from planner.linting.sources import format_of, parse
 from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
 
@@ -43,7 +42,8 @@ def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | N
     Raises:
         SourceError: The text cannot be read as what its name says.
     """
-    return lint_document(parse(text, path, FORMAT_BY_SUFFIX[Path(path).suffix]), options)
+    source_format = format_of(path)
+    return None if source_format is None else lint_document(parse(text, path, source_format), options)
 
 
 def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
@@ -51,7 +51,7 @@ def lint_document(document: Document, options: Options) -> tuple[Finding, ...] |
     config = config_of(document, options)
     if config is None:
         return None
-    rules = [rule for entry in rules_for(config.dialect.name) if options.is_selected(rule := load_rule(entry))]
+    rules = [rule for entry in rules_for(config.dialect.name) if _runs(rule := load_rule(entry), options)]
     findings = [Finding(rule=rule, report=report) for rule in rules for report in rule.find(config)]
     suppressed = suppress(document, findings, rules)
     rule_by_name = {rule.name: rule for rule in rules}
@@ -63,6 +63,10 @@ def lint_document(document: Document, options: Options) -> tuple[Finding, ...] |
     return tuple(
         sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
     )
+
+
+def _runs(rule: Rule, options: Options) -> bool:
+    return options.is_selected(rule) and (options.device is not None or not rule.needs_device)
 
 
 def config_of(document: Document, options: Options) -> Config | None:
