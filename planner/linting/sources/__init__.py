@@ -1,14 +1,15 @@
 """File text to `planner.configs.tree.Document`, by format. Nothing is executed and no tag makes an object."""
 
+import re
 from importlib import import_module
 
 from planner.configs.tree import Document, SourceFormat
 from planner.errors import PlannerError
 
 # Far beyond any config that people write, and small enough to be read in a moment.
-MAX_FILE_BYTES = 4_000_000
+MAX_FILE_BYTES = 1_000_000
 MAX_DEPTH = 100  # of nesting
-MAX_NODES = 1_000_000  # once aliases are expanded: a "billion laughs" file has few nodes and many expansions
+MAX_NODES = 200_000  # once aliases are expanded: a "billion laughs" file has few nodes and many expansions
 
 FORMAT_BY_SUFFIX = {
     ".yaml": SourceFormat.YAML,
@@ -35,13 +36,42 @@ class SourceError(PlannerError):
         self.offset = offset
 
 
+# NUL, which marks binary data, and halves of surrogate pairs, which UTF-8 cannot hold.
+_FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
+
+
+def decode(data: bytes) -> str:
+    """The text of a file in UTF-8, a byte order mark and the ends of lines as they are.
+
+    Raises:
+        SourceError: The file is not UTF-8, or larger than any config.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise SourceError(f"more than {MAX_FILE_BYTES:,} bytes, which is no config that people write")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        offset = len(data[: error.start].decode())
+        raise SourceError(f"not UTF-8: the byte 0x{data[error.start]:02X}, {error.reason}", offset=offset) from None
+
+
 def parse(text: str, path: str, source_format: SourceFormat) -> Document:
     """The document of a file's text.
 
     Raises:
-        SourceError: The text is not of that format, or is nested or repeated beyond all limits.
+        SourceError: The text is not of that format, or is long, nested or repeated beyond all limits.
     """
+    if len(text) > MAX_FILE_BYTES:
+        raise SourceError(f"more than {MAX_FILE_BYTES:,} characters, which is no config that people write")
+    forbidden = _FORBIDDEN.search(text)
+    if forbidden is not None:
+        raise SourceError(f"the character U+{ord(forbidden[0]):04X}, which no text has", offset=forbidden.start())
     # Imported by name, so that a file costs only its own format's reader.
     reader = import_module(f"planner.linting.sources.{source_format}")
     document: Document = reader.parse(text, path)
     return document
+
+
+def is_alone(text: str, offset: int) -> bool:
+    """Whether nothing but blanks stands before this character on its line."""
+    return not text[text.rfind("\n", 0, offset) + 1 : offset].strip()
