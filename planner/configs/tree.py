@@ -1,7 +1,7 @@
 """A config file as a tree in which every key and value knows its place.
 
 The same tree serves YAML, JSON, TOML and the flags in a shell script. Nodes are plain slotted classes rather than
-frozen dataclasses, because a run makes them by the ten thousand; nothing changes one after its reader is done.
+frozen records, because a run makes them by the ten thousand; nothing changes one after its reader is done.
 Aliases and merge keys of YAML are shared nodes, so a tree may be a directed graph, but never has a cycle.
 """
 

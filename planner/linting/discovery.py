@@ -2,15 +2,19 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from planner.errors import ConfigError
-from planner.linting.gitignore import Ignores, below, ignores_at, is_ignored
 from planner.linting.sources import format_of
 from planner.records import record
 
 # What other tools put into a project, and nobody means by "the configs of this directory".
 _OTHERS_DIRECTORIES = frozenset(("node_modules", "site-packages", "__pycache__"))
 _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"  # https://docs.python.org/3/library/venv.html: marks one, whatever its name
+
+
+if TYPE_CHECKING:
+    from planner.linting.gitignore import Ignores
 
 
 @record
@@ -45,6 +49,8 @@ def discover(paths: Iterable[str]) -> Discovery:
 
 
 def _walk(root: str, unreadable: list[ConfigError]) -> Iterator[FoundFile]:
+    from planner.linting.gitignore import below, ignores_at  # a file that is named needs none of it
+
     # No recursion: the depth of directories is somebody else's choice.
     stack = [_entries(root, ignores_at(root), unreadable)]
     while stack:
@@ -60,9 +66,11 @@ def _walk(root: str, unreadable: list[ConfigError]) -> Iterator[FoundFile]:
 
 
 def _entries(
-    directory: str, ignores: Ignores | None, unreadable: list[ConfigError]
-) -> Iterator[tuple["os.DirEntry[str]", Ignores | None]]:
+    directory: str, ignores: "Ignores | None", unreadable: list[ConfigError]
+) -> Iterator[tuple["os.DirEntry[str]", "Ignores | None"]]:
     """What is to be looked at in a directory: directories to enter, and regular files that may be configs."""
+    from planner.linting.gitignore import is_ignored
+
     try:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)

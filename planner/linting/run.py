@@ -9,17 +9,16 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from planner.configs.dialect import Version
-from planner.diagnostics import Finding, FixSafety, Rule
+from planner.diagnostics import Finding, FixSafety
 from planner.errors import ConfigError
 from planner.files import read_bytes
 from planner.linting.configuration import LintConfiguration, configuration_for, target_version
 from planner.linting.discovery import FoundFile, discover
 from planner.linting.engine import Options, lint_text
-from planner.linting.fixing import fix_text
-from planner.linting.likeness import looks_like
 from planner.linting.selection import Selection, check_words, is_selected
 from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of
 from planner.records import field, record
+from planner.rules import RuleEntry
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
@@ -188,7 +187,7 @@ class _Checker:
             text = decode(content)
             findings = self.lint_text(text, path)
         except SourceError as error:
-            if is_meant or looks_like(text, path):
+            if is_meant or _looks_like_config(text, path):
                 self.unreadable.append(_located(error, content, path))
             return
         if findings is None:
@@ -207,6 +206,7 @@ class _Checker:
 
     def fix(self, text: str, path: str) -> tuple[Finding, ...]:
         """What is left to be found after fixing, which is kept as a change."""
+        from planner.linting.fixing import fix_text  # only for those who ask
 
         def lint(text: str) -> tuple[Finding, ...]:
             return self.lint_text(text, path) or ()
@@ -247,7 +247,7 @@ class _Checker:
 
 
 @cache
-def _is_selected_by(selection: Selection) -> Callable[[Rule], bool]:
+def _is_selected_by(selection: Selection) -> Callable[[RuleEntry], bool]:
     """Whether a rule runs, worked out once for each rule: files are many."""
     return cache(partial(is_selected, selection))
 
@@ -263,6 +263,12 @@ def _device(name: str, directory: str) -> "DeviceProfile":
     from planner.device import load_device  # only for those who have one
 
     return load_device(name, directory=directory)
+
+
+def _looks_like_config(text: str, path: str) -> bool:
+    from planner.linting.likeness import looks_like  # only where something is wrong
+
+    return looks_like(text, path) is not None
 
 
 def _located(error: SourceError, content: bytes, path: str) -> ConfigError:

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from planner.configs.tree import Comment, Document, Entry, Mapping, Node
 from planner.configs.tree import Sequence as SequenceNode
 from planner.diagnostics import Edit, Finding, Fix, FixSafety, Place, Report, Rule
+from planner.linting import MARK
 from planner.linting.selection import names_rule
 from planner.records import record
 
-MARK = "planner:"
 _FORM = re.compile(r"#+\s*planner:\s*(?P<verb>[\w-]+)\s*(?P<rules>\[[^\]]*\])?(?P<reason>.*)")
 _VERBS = ("ignore", "ignore-file")
 

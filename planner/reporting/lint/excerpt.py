@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from planner.records import record
-from planner.reporting.lint.regions import UNPRINTABLE, line_of, region
+from planner.reporting.lint.regions import line_of, region, unprintable
 
 if TYPE_CHECKING:
     from planner.diagnostics import Place
@@ -112,7 +112,7 @@ def _cell(character: str, column: int) -> tuple[str, int]:
     if character == "\t":
         width = _TAB_COLUMNS - column % _TAB_COLUMNS
         return " " * width, width
-    if UNPRINTABLE.match(character):
+    if unprintable().match(character):
         is_control = ord(character) < ord(" ")
         return (chr(_CONTROL_PICTURES + ord(character)) if is_control else _REPLACEMENT), 1
     if combining(character):
