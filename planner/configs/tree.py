@@ -37,7 +37,8 @@ class Scalar(Node):
     __slots__ = ("quoted", "value")
 
     def __init__(self, start: int, end: int, value: str | int | float | bool | None, *, quoted: bool = False) -> None:
-        super().__init__(start, end)
+        self.start = start  # not by super: of all nodes that files have, most pass here
+        self.end = end
         self.value = value
         self.quoted = quoted
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from planner.configs.tree import Comment, Document, Entry, Mapping, Node, Scalar, Sequence, SourceFormat
+from planner.linting import MARK
 from planner.linting.sources import MAX_DEPTH, MAX_NODES, SourceError
 
 try:
@@ -42,7 +43,8 @@ def parse(text: str, path: str) -> Document:
         SourceError: The text is not YAML, is nested or repeated beyond the limits, or uses tags that make objects.
     """
     try:
-        root = _Builder(yaml.parse(text, Loader=_Loader)).document()
+        # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
+        root = _Builder(iter(_Loader(text).get_event, None)).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = ", ".join(part for part in (error.context, error.problem) if part)
@@ -54,7 +56,7 @@ def parse(text: str, path: str) -> Document:
         text=text,
         format=SourceFormat.YAML,
         root=root,
-        comments=tuple(_comments(text)) if "#" in text else (),
+        comments=tuple(_comments(text)) if MARK in text else (),
     )
 
 
@@ -79,7 +81,8 @@ class _Builder:
             kind = type(event)
             node: Node
             if kind is yaml.ScalarEvent:
-                node, size = _scalar(event, is_key=bool(stack) and stack[-1].expects_key), 1
+                is_key = bool(stack) and stack[-1].is_mapping and len(stack[-1].parts) % 2 == 0
+                node, size = _scalar(event, is_key=is_key), 1
                 anchor = event.anchor
             elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
                 _check_tag(event)
@@ -118,10 +121,6 @@ class _Frame:
         self.start = event.start_mark.index
         self.parts: list[tuple[Node, int, int]] = []
         self.size = 1
-
-    @property
-    def expects_key(self) -> bool:
-        return self.is_mapping and len(self.parts) % 2 == 0
 
     def add(self, node: Node, size: int, event: Any) -> None:
         """Appends what comes next. Its place is the event's: an alias has its own, away from what it names."""
@@ -199,7 +198,8 @@ def plain_value(text: str) -> str | int | float | bool | None:
 
 
 # A # begins a comment at the start of a line or after a space; quoted text is skipped over. Block scalars are not
-# recognised: a "comment" in one is harmless, since only those that name the planner are ever looked at.
+# recognised: a "comment" in one is harmless, since only those that name the planner are ever looked at. Where none
+# does, none is looked for.
 _COMMENT_OR_QUOTED = re.compile(
     r"""(?:^|(?<=[\s\[{,:]))(?:"(?:\\.|[^"\\])*"|'(?:''|[^'])*')|(?:^|(?<=\s))#[^\n]*""", re.M
 )
