@@ -80,7 +80,7 @@ def _entries(
     absolute = os.path.abspath(directory)
     for entry in found:
         is_directory = entry.is_dir(follow_symlinks=False)
-        if not (_is_entered(entry) if is_directory else format_of(entry.name) is not None and entry.is_file()):
+        if not (_is_entered(entry) if is_directory else _may_be_config(entry)):
             continue
         if not is_ignored(ignores, os.path.join(absolute, entry.name), is_directory=is_directory):
             yield entry, ignores
@@ -90,3 +90,10 @@ def _is_entered(entry: "os.DirEntry[str]") -> bool:
     if entry.name.startswith(".") or entry.name in _OTHERS_DIRECTORIES:
         return False
     return not os.path.exists(os.path.join(entry.path, _VIRTUAL_ENVIRONMENT))
+
+
+def _may_be_config(entry: "os.DirEntry[str]") -> bool:
+    if format_of(entry.name) is None:
+        return False
+    # Of a link, os.path says no where the entry itself would raise, such as for one that leads to itself.
+    return os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file()

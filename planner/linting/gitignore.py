@@ -91,8 +91,8 @@ def _patterns(lines: list[str]) -> Iterator[_Pattern]:
         is_ignored = not text.startswith("!")
         text = text if is_ignored else text[1:]
         only_directories = text.endswith("/")
-        text = text.rstrip("/")
-        regex = _regex(text.lstrip("/"))
+        text = text.removesuffix("/")
+        regex = _regex(text.removeprefix("/"))
         if text and regex is not None:
             yield _Pattern(
                 regex=regex, is_ignored=is_ignored, only_directories=only_directories, only_names="/" not in text
@@ -102,8 +102,8 @@ def _patterns(lines: list[str]) -> Iterator[_Pattern]:
 _TOKENS = re.compile(
     r"""
     (?P<first>\A\*\*/) | (?P<within>/\*\*/) | (?P<last>/\*\*\Z)
-    | (?P<set>\[[!^]?\]?(?:\\.|[^\]\\])*\])
-    | \\(?P<escaped>.) | (?P<stars>\*+) | (?P<any>\?) | (?P<plain>.)
+    | (?P<set>\[[!^]?+\]?+(?:\\.|[^\]\\])*\])
+    | \\(?P<escaped>.) | (?P<stars>\*+) | (?P<any>\?) | (?P<open>[\[\\]) | (?P<plain>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -111,10 +111,12 @@ _REGEX_BY_TOKEN = {"first": "(?:.*/)?", "within": "/(?:.*/)?", "last": "/.+", "s
 
 
 def _regex(pattern: str) -> re.Pattern[str] | None:
-    """The pattern as a regular expression; None for one that can match nothing, such as [z-a]."""
+    """The pattern as a regular expression; None for one that can match nothing, such as [z-a] or [a."""
     parts: list[str] = []
     for token in _TOKENS.finditer(pattern):
         kind, text = token.lastgroup or "", token[token.lastgroup or 0]
+        if kind == "open":
+            return None
         if kind == "set":
             parts.append(_set(text))
         else:

@@ -195,7 +195,7 @@ class _Checker:
             return
         self.checked.append(path)
         if self.request.fix is not None and any(found.report.fix for found in findings):
-            findings = self.fix(text, path)
+            findings = self.fix(text, path, findings)
         for found in findings:
             place = found.report.place
             key = (place.document.path, place.start, place.end, found.rule.code, found.report.message)
@@ -204,14 +204,21 @@ class _Checker:
     def lint_text(self, text: str, path: str) -> tuple[Finding, ...] | None:
         return lint_text(text, path, self.options(path))
 
-    def fix(self, text: str, path: str) -> tuple[Finding, ...]:
+    def fix(self, text: str, path: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """What is left to be found after fixing, which is kept as a change."""
         from planner.linting.fixing import fix_text  # only for those who ask
 
         def lint(text: str) -> tuple[Finding, ...]:
             return self.lint_text(text, path) or ()
 
-        fixed = fix_text(text, lint, unsafe=self.request.fix is FixSafety.UNSAFE)
+        try:
+            fixed = fix_text(text, lint, unsafe=self.request.fix is FixSafety.UNSAFE)
+        except SourceError as error:
+            message = (
+                f"fixing would make it {error.message}; it is left as it is: please report this mistake of planner"
+            )
+            self.unreadable.append(ConfigError(message, path=path))
+            return findings
         if fixed.text != text:
             change = Change(path=path, before=text, after=fixed.text, fixed=fixed.fixed)
             self.changes.append(change)

@@ -44,7 +44,9 @@ def parse(text: str, path: str) -> Document:
     """
     try:
         # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
-        root = _Builder(iter(_Loader(text).get_event, None)).document()
+        # A byte-order mark, which its marks would not count, becomes an empty line.
+        source = f"\n{text[1:]}" if text.startswith("\ufeff") else text
+        root = _Builder(iter(_Loader(source).get_event, None)).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = ", ".join(part for part in (error.context, error.problem) if part)
