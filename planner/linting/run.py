@@ -149,6 +149,7 @@ class _Checker:
 
     def __init__(self, request: Request, unreadable: Iterable[ConfigError] = ()) -> None:
         self.request = request
+        self.configurations: dict[str, LintConfiguration] = {}
         # A file that others refer to is checked with each of them: its findings count once.
         self.findings: dict[tuple[str, int, int, str, str], Finding] = {}
         self.checked: list[str] = []
