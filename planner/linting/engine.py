@@ -83,7 +83,7 @@ def _runs(rule: Rule, options: Options) -> bool:
 
 
 def configs_of(document: Document, options: Options) -> list[Config]:
-    """The configs in a document, in a shell script one for each training command; none when it is no training config."""
+    """The configs in a document, of a shell script one for each training command; none when it is no config."""
     roots = _roots(document)
     if options.dialect is None:
         return [_config(document, root, name, options) for root in roots if (name := detect(document, root))]
