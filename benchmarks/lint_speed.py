@@ -3,10 +3,10 @@
     python benchmarks/lint_speed.py CONFIGS [--peers DIRECTORY] [--rounds 9] [--starts 25]
 
 The peers are two linters that check less: yamllint looks at the form of YAML, check-jsonschema holds files against a
-schema, here one that allows everything. `--peers` is where their commands are, such as the bin directory of an environment
-of their own. All read the same files, those that each of them can. Runs are interleaved, so that a busy moment of the
-machine is one for all. Wall and processor time, user and system, are of whole processes: median, least and most, and the
-median as a multiple of the first row's.
+schema, here one that allows everything. `--peers` is where their commands are, such as the bin directory of an
+environment of their own. All read the same files, those that each of them can. Runs are interleaved, so that a busy
+moment of the machine is one for all. Wall and processor time, user and system, are of whole processes: median, least
+and most, and the median as a multiple of the first row's.
 
 To start is measured on one small file, beside `python -c "import yaml, click"`, which are what it needs.
 """
