@@ -14,7 +14,8 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   ``x-fact``: the field of `planner.configs.facts.Facts` that the value is, without any conversion;
   ``x-added``, ``x-deprecated`` and ``x-removed``: the releases in which it appeared, was replaced, and ceased to be
   read; ``x-use``: the dotted key to use instead; ``x-same``: whether that key takes the same values with the same
-  meaning; ``x-note``: a sentence for people about what happens instead.
+  meaning; ``x-note``: a sentence for people about what happens instead; ``x-refused``: whether the key is refused once
+  it is removed, where other unknown keys are not.
 """
 
 from collections.abc import Iterator, Mapping
