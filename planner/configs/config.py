@@ -59,7 +59,7 @@ class Config:
         versions: By dialect name, the release to check against.
         facts: What it asks for.
         linked: Configs that it names and that could be read, such as a DeepSpeed JSON file, or has inline.
-        named_by: For such a config, the key that names it, and the dialect of the config that has this key.
+        named_by: For such a config, the key that names it.
         environment: Environment variables that it sets, by name.
         prospect: What the run would need of the device with some facts changed, if model and device are known.
     """
@@ -70,7 +70,7 @@ class Config:
     versions: dict[str, Version]
     facts: Facts = field(default_factory=Facts)
     linked: "tuple[Config, ...]" = ()
-    named_by: "tuple[Setting, str] | None" = None
+    named_by: Setting | None = None
     environment: dict[str, Setting] = field(default_factory=dict)
     prospect: "Callable[[Facts], Prospect | None]" = lambda facts: None
 

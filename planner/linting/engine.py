@@ -96,14 +96,17 @@ def _config(
     document: Document,
     root: MappingNode,
     options: Options,
-    named_by: tuple[Setting, str] | None = None,
+    named_by: tuple[Setting, Config] | None = None,
 ) -> Config:
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
-    config = Config(document=document, root=root, dialect=dialect, versions=versions, named_by=named_by)
+    if named_by is not None and dialect.part_of is not None:
+        versions = {**named_by[1].versions, name: named_by[1].versions[dialect.part_of]}
+    setting = None if named_by is None else named_by[0]
+    config = Config(document=document, root=root, dialect=dialect, versions=versions, named_by=setting)
     if named_by is None:  # one step: what a named file names itself is not followed, so that there is no loop
         linked = tuple(
-            _config(other, its_document, its_root, options, (setting, name))
+            _config(other, its_document, its_root, options, (setting, config))
             for other, setting, its_document, its_root in linked_roots(config)
         )
         config = replace(config, linked=linked)
