@@ -6,15 +6,17 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   ``source`` (files that were read), ``unknown-keys``: what the framework does with a key that it does not know, one of
   "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
   ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
-  a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), and ``include``: other
-  dialects whose keys hold here too, with the release this framework uses, such as {"transformers": "5.8.0"};
+  a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), ``part-of`` (for the
+  keys of a part that may have a file of its own, the dialect that it is a part of), and ``include``: other dialects
+  whose keys hold here too, with the release this framework uses, such as {"transformers": "5.8.0"};
 - at a key whose value names a config file, ``x-link``: the dialect of that file, such as "deepspeed";
 - at an object, ``x-unknown-keys``: as ``unknown-keys``, for the keys below it;
 - at a key, ``enum`` or ``type`` as JSON Schema has them (an enum only where the framework refuses other values);
   ``x-fact``: the field of `planner.configs.facts.Facts` that the value is, without any conversion;
   ``x-added``, ``x-deprecated`` and ``x-removed``: the releases in which it appeared, was replaced, and ceased to be
   read; ``x-use``: the dotted key to use instead; ``x-same``: whether that key takes the same values with the same
-  meaning; ``x-note``: a sentence for people about what happens instead.
+  meaning; ``x-note``: a sentence for people about what happens instead; ``x-refused``: whether the key is refused once
+  it is removed, where other unknown keys are not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,6 +49,7 @@ class Dialect:
         version: The release that the keys are of.
         unknown_keys: What happens to other keys at the top level.
         dashes: Whether a-b and a_b are the same key; the schema has the latter.
+        part_of: The dialect that names configs of this one, and whose releases its own are; None for most.
         validates_types: Whether a value of another type than the schema's is refused.
         extended_by: Keys that name code which may add keys of its own, anywhere.
         included: Other dialects whose keys hold here too, and the release of each that this framework uses.
@@ -59,6 +62,7 @@ class Dialect:
     version: str
     unknown_keys: UnknownKeys
     dashes: bool
+    part_of: str | None
     validates_types: bool
     extended_by: tuple[str, ...]
     included: Mapping[str, Version]
@@ -115,6 +119,7 @@ def load_dialect(name: str) -> Dialect:
         version=about["version"],
         unknown_keys=UnknownKeys(about["unknown-keys"]),
         dashes=about.get("dashes", False),
+        part_of=about.get("part-of"),
         validates_types=about.get("validates-types", False),
         extended_by=tuple(about.get("extended-by", ())),
         included=included,

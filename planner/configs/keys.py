@@ -62,6 +62,8 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
             continue
         fate = UnknownKeys(around.get("x-unknown-keys", config.dialect.unknown_keys))
         schema = around["properties"].get(config.dialect.known_name(name))
+        if schema is not None and schema.get("x-refused"):
+            fate = UnknownKeys.REJECTED
         if fate is UnknownKeys.UNKNOWN or (schema is not None and is_read(config, schema)):
             continue
         yield _unread_key(config, setting, name, fate, around["properties"], schema)
