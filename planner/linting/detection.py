@@ -95,6 +95,24 @@ def _is_lightning(document: Document, root: Mapping) -> bool:
     )
 
 
+def _is_gpt_neox(document: Document, root: Mapping) -> bool:
+    keys = {key.replace("-", "_") for key in root.by_key}
+    model = {
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "max_position_embeddings",
+        "pos_emb",
+        "attention_config",
+    }
+    return (
+        document.format is SourceFormat.YAML
+        and len(keys & model) >= 2
+        and len(keys & {"pipe_parallel_size", "model_parallel_size", "train_micro_batch_size_per_gpu", "train_iters"})
+        >= 2
+    )
+
+
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
@@ -102,6 +120,7 @@ _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("torchtitan", _is_torchtitan),
     ("litgpt", _is_litgpt),
     ("lightning", _is_lightning),
+    ("gpt_neox", _is_gpt_neox),
 )
 
 DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))
