@@ -113,6 +113,17 @@ def _is_gpt_neox(document: Document, root: Mapping) -> bool:
     )
 
 
+def _is_planner_spec(document: Document, root: Mapping) -> bool:
+    model = _below(root, "model")
+    return (
+        document.format is SourceFormat.YAML
+        and isinstance(model, Mapping)
+        and _count(model, "preset", "transformers", "factory") >= 1
+        and all(isinstance(_below(model, key), Scalar | None) for key in ("preset", "transformers", "factory"))
+        and _count(root, "batch", "inputs", "device", "precision", "optimizer", "parallel", "checkpointing") >= 1
+    )
+
+
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
@@ -121,6 +132,7 @@ _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("litgpt", _is_litgpt),
     ("lightning", _is_lightning),
     ("gpt_neox", _is_gpt_neox),
+    ("planner_spec", _is_planner_spec),
 )
 
 DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))

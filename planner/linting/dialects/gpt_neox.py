@@ -17,8 +17,9 @@ def read(config: Config) -> Facts:
         mode = Checkpointing.FULL if checkpointing.value else Checkpointing.NONE
         facts["checkpointing"] = Fact(value=mode, setting=checkpointing)
     stage = config.get("zero_optimization.stage")
-    if stage is not None and stage.value in range(len(_STAGES)):
-        facts["sharding"] = Fact(value=_STAGES[stage.value], setting=stage)
+    number = None if stage is None else stage.value
+    if type(number) is int and 0 <= number < len(_STAGES):
+        facts["sharding"] = Fact(value=_STAGES[number], setting=stage)
     return Facts(
         **facts,
         attention=_attention(config.get("attention_config")),
