@@ -78,6 +78,23 @@ RULES: tuple[RuleEntry, ...] = (
 )
 
 
+class Example(NamedTuple):
+    """A config that a rule objects to: its file's name and text, and what `planner lint` says of it."""
+
+    file: str
+    text: str
+    findings: str
+
+
+def load_example(name: str) -> Example:
+    """The example of a rule. They are fixtures of the tests, brought here by ``python -m dev.rules_page``."""
+    import json
+    from pathlib import Path
+
+    examples = json.loads((Path(__file__).parent / "examples.json").read_text(encoding="utf-8"))
+    return Example(**examples[name])
+
+
 def load_rule(entry: RuleEntry) -> "Rule":
     """The rule of an entry."""
     rule: Rule = import_module(f"planner.rules.{entry.name.replace('-', '_')}").RULE
