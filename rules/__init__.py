@@ -69,6 +69,8 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("AT301", "attention-for-other-layer-count", "gpt_neox"),
     RuleEntry("PR303", "float16-loss-without-float16", "gpt_neox"),
     RuleEntry("KEY301", "invalid-model-spec", "planner_spec"),
+    RuleEntry("PR304", "removed-model-converter", "torchtitan"),
+    RuleEntry("PR305", "float8-without-compile", "torchtitan"),
     RuleEntry("EST001", "predicted-out-of-memory"),
     RuleEntry("EST002", "needless-checkpointing"),
     RuleEntry("EST003", "unused-batch-headroom"),

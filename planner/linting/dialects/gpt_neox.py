@@ -46,7 +46,7 @@ def _texts(value: object) -> list[str]:
 
 def _compute_dtype(config: Config) -> Fact[str] | None:
     precision = config.first("precision", "fp16.type")
-    if precision is not None and precision.value in _DTYPES:
+    if precision is not None and isinstance(precision.value, str) and precision.value in _DTYPES:
         return Fact(value=_DTYPES[precision.value], setting=precision)
     for switch, dtype in (("bf16.enabled", "bfloat16"), ("fp16.enabled", "float16")):
         setting = config.on(switch)
