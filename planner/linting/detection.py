@@ -76,7 +76,7 @@ def _is_litgpt(document: Document, root: Mapping) -> bool:
         and isinstance(train, Mapping)
         and _count(train, "micro_batch_size", "global_batch_size") >= 1
         and _count(root, "checkpoint_dir", "model_name", "model_config") >= 1
-        and _count(root, "data", "eval", "out_dir", "precision", "logger_name", "lora_r", "quantize") >= 2
+        and _count(root, "data", "eval", "out_dir", "precision", "logger_name", "devices", "lora_r", "quantize") >= 2
     )
 
 
