@@ -50,23 +50,26 @@ def _is_torchtune(document: Document, root: Mapping) -> bool:
 
 
 def _is_torchtitan(document: Document, root: Mapping) -> bool:
-    sections = (
-        "job",
-        "training",
-        "parallelism",
-        "activation_checkpoint",
-        "lr_scheduler",
-        "optimizer",
-        "metrics",
-        "model",
-    )
-    tables = [name for name in sections if isinstance(_below(root, name), Mapping)]
-    return (
-        document.format is SourceFormat.TOML
-        and "training" in tables
-        and len(tables) >= 3
-        and any(name in tables for name in ("job", "parallelism", "activation_checkpoint"))
-    )
+    """A TOML file with two of torchtitan's own words: [training] and [model] are anybody's."""
+    sections = {name: below for name in _TITAN_WORDS if isinstance(below := _below(root, name), Mapping)}
+    words = sum(_count(below, *_TITAN_WORDS[name]) for name, below in sections.items())
+    return document.format is SourceFormat.TOML and "training" in sections and len(sections) >= 2 and words >= 2
+
+
+_TITAN_WORDS = {
+    "job": ("dump_folder", "custom_config_module"),
+    "model": ("flavor", "converters", "hf_assets_path"),
+    "training": ("seq_len", "local_batch_size", "mixed_precision_param", "enable_cpu_offload"),
+    "parallelism": (
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "context_parallel_degree",
+        "fsdp_reshard_after_forward",
+    ),
+    "activation_checkpoint": ("mode", "selective_ac_option"),
+}
 
 
 def _is_litgpt(document: Document, root: Mapping) -> bool:
@@ -83,9 +86,11 @@ def _is_litgpt(document: Document, root: Mapping) -> bool:
 def _is_lightning(document: Document, root: Mapping) -> bool:
     """A config of Lightning's command line, which names classes by class_path: NeMo's have a trainer without."""
     trainer = _below(root, "trainer")
-    if document.format is not SourceFormat.YAML or not isinstance(trainer, Mapping) or "_target_" in trainer.by_key:
+    if document.format is not SourceFormat.YAML or not isinstance(trainer, Mapping):
         return False
-    if _count(root, "defaults", "hydra", "exp_manager"):
+    if _count(root, "defaults", "hydra", "exp_manager") or _count(trainer, "_target_", "class_path"):
+        return False
+    if not _count(trainer, *_TRAINER_WORDS):
         return False
     parts = [_below(root, key) for key in ("model", "data", "optimizer")] + [_below(trainer, "strategy")]
     callbacks = _below(trainer, "callbacks")
@@ -93,6 +98,21 @@ def _is_lightning(document: Document, root: Mapping) -> bool:
     return "seed_everything" in root.by_key or any(
         isinstance(part, Mapping) and "class_path" in part.by_key for part in parts
     )
+
+
+# Of Lightning's Trainer: at least one stands in every config that says anything of how to train.
+_TRAINER_WORDS = (
+    "accelerator",
+    "devices",
+    "strategy",
+    "precision",
+    "num_nodes",
+    "max_epochs",
+    "max_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gpus",
+)
 
 
 def _is_gpt_neox(document: Document, root: Mapping) -> bool:
