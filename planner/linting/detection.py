@@ -169,23 +169,26 @@ def _is_torchtune(document: Document, root: Mapping) -> bool:
 
 
 def _is_torchtitan(document: Document, root: Mapping) -> bool:
-    sections = (
-        "job",
-        "training",
-        "parallelism",
-        "activation_checkpoint",
-        "lr_scheduler",
-        "optimizer",
-        "metrics",
-        "model",
-    )
-    tables = [name for name in sections if isinstance(_below(root, name), Mapping)]
-    return (
-        document.format is SourceFormat.TOML
-        and "training" in tables
-        and len(tables) >= 3
-        and any(name in tables for name in ("job", "parallelism", "activation_checkpoint"))
-    )
+    """A TOML file with two of torchtitan's own words: [training] and [model] are anybody's."""
+    sections = {name: below for name in _TITAN_WORDS if isinstance(below := _below(root, name), Mapping)}
+    words = sum(_count(below, *_TITAN_WORDS[name]) for name, below in sections.items())
+    return document.format is SourceFormat.TOML and "training" in sections and len(sections) >= 2 and words >= 2
+
+
+_TITAN_WORDS = {
+    "job": ("dump_folder", "custom_config_module"),
+    "model": ("flavor", "converters", "hf_assets_path"),
+    "training": ("seq_len", "local_batch_size", "mixed_precision_param", "enable_cpu_offload"),
+    "parallelism": (
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "context_parallel_degree",
+        "fsdp_reshard_after_forward",
+    ),
+    "activation_checkpoint": ("mode", "selective_ac_option"),
+}
 
 
 def _is_litgpt(document: Document, root: Mapping) -> bool:
@@ -195,22 +198,68 @@ def _is_litgpt(document: Document, root: Mapping) -> bool:
         and isinstance(train, Mapping)
         and _count(train, "micro_batch_size", "global_batch_size") >= 1
         and _count(root, "checkpoint_dir", "model_name", "model_config") >= 1
-        and _count(root, "data", "eval", "out_dir", "precision", "logger_name", "lora_r", "quantize") >= 2
+        and _count(root, "data", "eval", "out_dir", "precision", "logger_name", "devices", "lora_r", "quantize") >= 2
     )
 
 
 def _is_lightning(document: Document, root: Mapping) -> bool:
     """A config of Lightning's command line, which names classes by class_path: NeMo's have a trainer without."""
     trainer = _below(root, "trainer")
-    if document.format is not SourceFormat.YAML or not isinstance(trainer, Mapping) or "_target_" in trainer.by_key:
+    if document.format is not SourceFormat.YAML or not isinstance(trainer, Mapping):
         return False
-    if _count(root, "defaults", "hydra", "exp_manager"):
+    if _count(root, "defaults", "hydra", "exp_manager") or _count(trainer, "_target_", "class_path"):
+        return False
+    if not _count(trainer, *_TRAINER_WORDS):
         return False
     parts = [_below(root, key) for key in ("model", "data", "optimizer")] + [_below(trainer, "strategy")]
     callbacks = _below(trainer, "callbacks")
     parts += callbacks.items if isinstance(callbacks, Sequence) else [callbacks]
     return "seed_everything" in root.by_key or any(
         isinstance(part, Mapping) and "class_path" in part.by_key for part in parts
+    )
+
+
+# Of Lightning's Trainer: at least one stands in every config that says anything of how to train.
+_TRAINER_WORDS = (
+    "accelerator",
+    "devices",
+    "strategy",
+    "precision",
+    "num_nodes",
+    "max_epochs",
+    "max_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gpus",
+)
+
+
+def _is_gpt_neox(document: Document, root: Mapping) -> bool:
+    keys = {key.replace("-", "_") for key in root.by_key}
+    model = {
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "max_position_embeddings",
+        "pos_emb",
+        "attention_config",
+    }
+    return (
+        document.format is SourceFormat.YAML
+        and len(keys & model) >= 2
+        and len(keys & {"pipe_parallel_size", "model_parallel_size", "train_micro_batch_size_per_gpu", "train_iters"})
+        >= 2
+    )
+
+
+def _is_planner_spec(document: Document, root: Mapping) -> bool:
+    model = _below(root, "model")
+    return (
+        document.format is SourceFormat.YAML
+        and isinstance(model, Mapping)
+        and _count(model, "preset", "transformers", "factory") >= 1
+        and all(isinstance(_below(model, key), Scalar | None) for key in ("preset", "transformers", "factory"))
+        and _count(root, "batch", "inputs", "device", "precision", "optimizer", "parallel", "checkpointing") >= 1
     )
 
 
@@ -223,6 +272,8 @@ _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("torchtitan", _is_torchtitan),
     ("litgpt", _is_litgpt),
     ("lightning", _is_lightning),
+    ("gpt_neox", _is_gpt_neox),
+    ("planner_spec", _is_planner_spec),
     ("trl", _is_trl),
     ("transformers", _is_transformers),
 )
