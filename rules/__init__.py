@@ -21,8 +21,8 @@ class RuleEntry(NamedTuple):
 
 
 # A code's letters say what it is about: KEY keys, RC recomputation, OF offload, AT attention, PK packing and length, PL
-# parallelism, LS loss and logits, OP optimizer state, PR precision, AL allocator, EV evaluation, KV the cache of
-# inference, EST what the estimator finds.
+# parallelism, LO low-rank adapters, LS loss and logits, OP optimizer state, PR precision, AL allocator, EV evaluation,
+# KV the cache of inference, EST what the estimator finds.
 RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY001", "misspelt-key"),
     RuleEntry("KEY002", "unknown-key"),
@@ -32,7 +32,22 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY006", "renamed-key"),
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
+    RuleEntry("KEY101", "refused-key", "axolotl"),
+    RuleEntry("KEY102", "dormant-key", "axolotl llamafactory"),
+    RuleEntry("KEY103", "plugin-key-without-plugin", "axolotl"),
+    RuleEntry("KEY104", "unloadable-plugin", "axolotl"),
+    RuleEntry("RC101", "refused-selective-checkpointing", "axolotl"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl"),
+    RuleEntry("OF102", "disk-offload-that-stays-in-memory", "axolotl"),
+    RuleEntry("AT101", "attention-set-twice", "axolotl"),
+    RuleEntry("AT102", "unknown-attention-implementation", "axolotl"),
+    RuleEntry("PK103", "packing-with-preference-data", "axolotl"),
+    RuleEntry("PK104", "refused-batch-flattening", "axolotl"),
+    RuleEntry("PL101", "unusable-context-parallelism", "axolotl"),
+    RuleEntry("LS101", "competing-loss-kernels", "axolotl"),
+    RuleEntry("LO101", "quantization-without-matching-adapter", "axolotl"),
+    RuleEntry("LO102", "four-bits-without-qlora", "axolotl"),
+    RuleEntry("LO103", "refused-lora-kernels", "axolotl"),
     RuleEntry("EST001", "predicted-out-of-memory"),
     RuleEntry("EST002", "needless-checkpointing"),
     RuleEntry("EST003", "unused-batch-headroom"),

@@ -59,10 +59,22 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
         if around is None or "properties" not in around or name.startswith(_PRIVATE_PREFIXES):
             continue
         fate = UnknownKeys(around.get("x-unknown-keys", config.dialect.unknown_keys))
+        if not outer and is_extended(config):
+            fate = UnknownKeys.UNKNOWN
         schema = around["properties"].get(config.dialect.known_name(name))
         if fate is UnknownKeys.UNKNOWN or (schema is not None and is_read(config, schema)):
             continue
         yield _unread_key(config, setting, name, fate, around["properties"], schema)
+
+
+def is_extended(config: Config) -> bool:
+    """Whether the config lists plugins that may read keys which are not known here."""
+    for name, schema in config.dialect.schema["properties"].items():
+        known = schema.get("x-extends")
+        setting = config.get(name) if known else None
+        if setting is not None and isinstance(setting.value, list) and not set(map(str, setting.value)) <= set(known):
+            return True
+    return False
 
 
 def is_read(config: Config, schema: Mapping[str, Any]) -> bool:
