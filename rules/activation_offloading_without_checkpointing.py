@@ -1,33 +1,53 @@
-"""axolotl refuses activation_offloading where gradient_checkpointing is off."""
+"""Offloading of activations that needs checkpointing, where checkpointing is off."""
 
 from collections.abc import Iterator
 
 from planner.configs.config import Config, report
+from planner.configs.facts import Checkpointing
 from planner.diagnostics import Report, Rule, Severity, Source
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report where activations are to be offloaded without checkpointing."""
-    offloading = config.get("activation_offloading")
-    checkpointing = config.get("gradient_checkpointing")
-    if offloading is None or not offloading.value or (checkpointing is not None and checkpointing.value):
+    key, switch = _KEYS[config.dialect.name]
+    offloading, checkpointing = config.get(key), config.facts.checkpointing
+    if offloading is None or not offloading.value:
         return
-    yield report(
-        offloading,
-        "axolotl refuses activation_offloading without gradient_checkpointing, which is off",
-        help="set gradient_checkpointing: true, or remove activation_offloading",
-        related=[(checkpointing, "checkpointing is off here")] if checkpointing else [],
-    )
+    if config.dialect.name == "torchtune" and config.facts.activation_offload is None:
+        return  # its recipe does not read the key
+    if config.dialect.name == "axolotl":
+        # The switch itself counts: with an adapter, offloading takes the place of the recomputation that it asks for.
+        setting, is_off = config.get(switch), not config.value(switch)
+    else:
+        setting = None if checkpointing is None else checkpointing.setting
+        is_off = checkpointing is not None and checkpointing.value is Checkpointing.NONE
+    if is_off:
+        related = [(setting, "checkpointing is off here")] if setting else []
+        yield report(
+            offloading,
+            f"{key} needs {switch}, which is off",
+            help=f"set {switch}: true, or remove {key}",
+            related=related,
+        )
 
+
+_KEYS = {
+    "axolotl": ("activation_offloading", "gradient_checkpointing"),
+    "torchtune": ("enable_activation_offloading", "enable_activation_checkpointing"),
+}
 
 RULE = Rule(
     code="OF101",
     name="activation-offloading-without-checkpointing",
     severity=Severity.ERROR,
     summary="Activation offloading is on, and checkpointing, which it needs, is off.",
-    why="axolotl checks its config before training and refuses this one, after the machines are up.",
-    instead="Set `gradient_checkpointing: true`, or remove `activation_offloading`.",
-    sources=(Source(title="axolotl 0.19.0", where="utils/schemas/validation.py, check_activation_offloading_wo_gc"),),
+    why="The framework checks its config before training and refuses this one, after the machines are up.",
+    instead="Set `gradient_checkpointing: true` (torchtune: `enable_activation_checkpointing: true`), or remove the "
+    "offloading.",
+    sources=(
+        Source(title="axolotl 0.19.0", where="utils/schemas/validation.py, check_activation_offloading_wo_gc"),
+        Source(title="torchtune 0.6.1", where="recipes/lora_finetune_single_device.py and ten other recipes"),
+    ),
     find=find,
-    dialects=("axolotl",),
+    dialects=("axolotl", "torchtune"),
 )

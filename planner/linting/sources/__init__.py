@@ -80,4 +80,6 @@ def parse(text: str, path: str, source_format: SourceFormat) -> Document:
 
 def is_alone(text: str, offset: int) -> bool:
     """Whether nothing but blanks stands before this character on its line."""
-    return not text[text.rfind("\n", 0, offset) + 1 : offset].strip()
+    while offset and text[offset - 1] in " \t\ufeff":
+        offset -= 1
+    return offset == 0 or text[offset - 1] == "\n"
