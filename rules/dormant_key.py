@@ -16,17 +16,20 @@ def find(config: Config) -> Iterator[Report]:
             waiting.setdefault(switch, []).append(setting)
     for switch, keys in waiting.items():
         first, *others = keys
-        consequence = (config.dialect.key_schema(switch) or {}).get("x-off", "")
+        key, _, wanted = switch.partition("=")
+        consequence = (config.dialect.key_schema(key) or {}).get("x-off", "")
         yield report(
             first.at_key,
-            f"{first.key} has no effect, because {switch} is not set" + (f": {consequence}" if consequence else ""),
-            help=f"set {switch}, or remove {'these keys' if others else 'the key'}",
+            f"{first.key} has no effect, because {key} is not {wanted or 'set'}"
+            + (f": {consequence}" if consequence else ""),
+            help=f"set {switch.replace('=', ': ')}, or remove {'these keys' if others else 'the key'}",
             related=[(other.at_key, f"{other.key} has none either") for other in others],
         )
 
 
 def _is_off(config: Config, switch: str) -> bool:
-    return not config.value(switch)
+    key, _, wanted = switch.partition("=")
+    return config.value(key) != wanted if wanted else not config.value(key)
 
 
 RULE = Rule(

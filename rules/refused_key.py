@@ -12,7 +12,7 @@ def find(config: Config) -> Iterator[Report]:
     """A report for each such key that is on, or set to anything."""
     for setting in config.settings():
         schema = config.dialect.key_schema(setting.key)
-        since = schema.get("x-refused") if schema else None
+        since = schema.get("x-refused-since") if schema else None
         if schema and since and setting.value and release_of(config, schema) >= parse_version(since):
             yield report(
                 setting.at_key,

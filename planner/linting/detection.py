@@ -42,6 +42,150 @@ def _is_axolotl(document: Document, root: Mapping) -> bool:
     )
 
 
+# Keys of TrainingArguments that other frameworks do not happen to share.
+_TRAINING_ARGUMENTS = (
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "lr_scheduler_type",
+    "warmup_ratio",
+    "eval_strategy",
+    "evaluation_strategy",
+    "save_strategy",
+    "save_total_limit",
+    "logging_steps",
+    "load_best_model_at_end",
+    "remove_unused_columns",
+    "gradient_checkpointing",
+    "dataloader_num_workers",
+    "ddp_find_unused_parameters",
+    "report_to",
+    "output_dir",
+)
+# Of TRL's own scripts and trainers.
+_TRL = (
+    "dataset_name",
+    "dataset_train_split",
+    "dataset_mixture",
+    "dataset_mixer",
+    "dataset_num_proc",
+    "dataset_text_field",
+    "attn_implementation",
+    "use_peft",
+    "torch_dtype",
+    "lora_r",
+    "max_prompt_length",
+    "max_completion_length",
+    "num_generations",
+    "packing",
+    "max_seq_length",
+    "max_length",
+    "beta",
+    "loss_type",
+    "reward_funcs",
+    "use_vllm",
+)
+# Of trainers that share names with TrainingArguments without reading them.
+_OTHER_TRAINERS = (
+    "finetuning_type",  # LLaMA-Factory
+    "checkpointing_steps",  # open-instruct and scripts on Accelerate alone
+    "use_slow_tokenizer",
+    "with_tracking",
+)
+_DEEPSPEED = (
+    "zero_optimization",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "gradient_clipping",
+    "fp16",
+    "bf16",
+    "activation_checkpointing",
+    "autotuning",
+    "prescale_gradients",
+    "communication_data_type",
+)
+
+
+def _is_deepspeed(document: Document, root: Mapping) -> bool:
+    parts = (_below(root, key) for key in ("zero_optimization", "fp16", "bf16", "optimizer", "autotuning"))
+    return (
+        document.format is SourceFormat.JSON
+        and any(isinstance(part, Mapping) for part in parts)
+        and (_count(root, *_DEEPSPEED) >= 2 or list(root.by_key) == ["zero_optimization"])
+        and not _count(root, "num_layers", "num-layers", "hidden_size", "hidden-size")  # gpt-neox, or a model
+    )
+
+
+def _is_accelerate(document: Document, root: Mapping) -> bool:
+    kind = _below(root, "distributed_type")
+    return isinstance(kind, Scalar) and (
+        len(root.by_key) <= 2
+        or _count(
+            root,
+            "compute_environment",
+            "num_processes",
+            "num_machines",
+            "mixed_precision",
+            "fsdp_config",
+            "deepspeed_config",
+            "machine_rank",
+        )
+        >= 1
+    )
+
+
+def _is_trl(document: Document, root: Mapping) -> bool:
+    return (
+        isinstance(_below(root, "model_name_or_path"), Scalar)
+        and _count(root, *_TRL) >= 1
+        and _count(root, *_TRAINING_ARGUMENTS, "learning_rate") >= 2
+        and not _count(root, *_OTHER_TRAINERS)
+    )
+
+
+def _is_transformers(document: Document, root: Mapping) -> bool:
+    written = sum(isinstance(_below(root, key), Scalar) for key in _TRAINING_ARGUMENTS)
+    return (
+        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        and written >= 4
+        and _count(root, "per_device_train_batch_size", "num_train_epochs") >= 1
+        and not _count(root, *_OTHER_TRAINERS)
+    )
+
+
+def _is_llamafactory(document: Document, root: Mapping) -> bool:
+    """A config of its trainer, or of its commands that export a model and talk to one."""
+    if document.format not in (SourceFormat.YAML, SourceFormat.JSON) or "model_name_or_path" not in root.by_key:
+        return False
+    if "stage" in root.by_key and "finetuning_type" in root.by_key:
+        return True
+    own = ("finetuning_type", "infer_backend", "export_dir", "cutoff_len", "lora_target", "quantization_bit")
+    return "template" in root.by_key and _count(root, *own) >= 1
+
+
+def _is_llamafactory_v1(document: Document, root: Mapping) -> bool:
+    own = (
+        "dist_config",
+        "kernel_config",
+        "init_config",
+        "peft_config",
+        "quant_config",
+        "model_class",
+        "sample_backend",
+    )
+    return (
+        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        and isinstance(_below(root, "model"), Scalar)
+        and _count(root, *own) >= 2
+        and _count(root, "train_dataset", "micro_batch_size", "sample_backend") >= 1
+    )
+
+
 def _is_torchtune(document: Document, root: Mapping) -> bool:
     parts = (
         _below(root, key) for key in ("model", "tokenizer", "dataset", "checkpointer", "optimizer", "metric_logger")
@@ -98,10 +242,16 @@ def _is_lightning(document: Document, root: Mapping) -> bool:
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
+    ("llamafactory", _is_llamafactory),
+    ("llamafactory_v1", _is_llamafactory_v1),
+    ("accelerate", _is_accelerate),
+    ("deepspeed", _is_deepspeed),
     ("torchtune", _is_torchtune),
     ("torchtitan", _is_torchtitan),
     ("litgpt", _is_litgpt),
     ("lightning", _is_lightning),
+    ("trl", _is_trl),
+    ("transformers", _is_transformers),
 )
 
 DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))

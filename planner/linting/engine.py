@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from planner.configs.config import Config
+from planner.configs.config import Config, Setting
 from planner.configs.dialect import Version, load_dialect, parse_version
 from planner.configs.tree import Document
 from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
 from planner.linting.detection import detect
-from planner.linting.dialects import read_facts
+from planner.linting.dialects import merged_facts, read_facts
+from planner.linting.links import linked_roots
 from planner.linting.sources import format_of, parse
 from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
@@ -47,22 +48,30 @@ def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | N
 
 
 def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
-    """The findings of a document in its order; None when it is no training config."""
+    """The findings of a document in its order, then those of files it names; None when it is no training config."""
     config = config_of(document, options)
-    if config is None:
-        return None
-    rules = [rule for entry in rules_for(config.dialect.name) if _runs(rule := load_rule(entry), options)]
-    findings = [Finding(rule=rule, report=report) for rule in rules for report in rule.find(config)]
-    suppressed = suppress(document, findings, rules)
-    rule_by_name = {rule.name: rule for rule in rules}
+    return None if config is None else _lint(config, options)
+
+
+def _lint(config: Config, options: Options) -> tuple[Finding, ...]:
+    inline = [linked for linked in config.linked if linked.document is config.document]
+    rules: dict[str, Rule] = {}
+    findings: list[Finding] = []
+    for part in (config, *inline):
+        for entry in rules_for(part.dialect.name):
+            rule = load_rule(entry)
+            if _runs(rule, options):
+                rules[rule.name] = rule
+                findings += [Finding(rule=rule, report=report) for report in rule.find(part)]
+    suppressed = suppress(config.document, findings, tuple(rules.values()))
     about_comments = [
-        Finding(rule=rule_by_name[name], report=report)
-        for name, report in reports_about(document, suppressed)
-        if name in rule_by_name
+        Finding(rule=rules[name], report=report)
+        for name, report in reports_about(config.document, suppressed)
+        if name in rules
     ]
-    return tuple(
-        sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
-    )
+    own = sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
+    others = [found for linked in config.linked if linked not in inline for found in _lint(linked, options)]
+    return (*own, *others)
 
 
 def _runs(rule: Rule, options: Options) -> bool:
@@ -74,12 +83,28 @@ def config_of(document: Document, options: Options) -> Config | None:
     name = options.dialect or detect(document)
     if name is None or not isinstance(document.root, MappingNode):
         return None
-    dialect = load_dialect(name)
-    versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
-    config = Config(document=document, root=document.root, dialect=dialect, versions=versions)
-    config = replace(config, facts=read_facts(config))
+    config = _config(name, document, document.root, options)
     if options.device is None:
         return config
     from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
 
     return replace(config, prospect=prospects(options.device))
+
+
+def _config(
+    name: str,
+    document: Document,
+    root: MappingNode,
+    options: Options,
+    named_by: tuple[Setting, str] | None = None,
+) -> Config:
+    dialect = load_dialect(name)
+    versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
+    config = Config(document=document, root=root, dialect=dialect, versions=versions, named_by=named_by)
+    if named_by is None:  # one step: what a named file names itself is not followed, so that there is no loop
+        linked = tuple(
+            _config(other, its_document, its_root, options, (setting, name))
+            for other, setting, its_document, its_root in linked_roots(config)
+        )
+        config = replace(config, linked=linked)
+    return replace(config, facts=merged_facts(read_facts(config), config.linked))

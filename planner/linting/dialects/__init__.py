@@ -4,6 +4,7 @@ Values that a fact takes over as they are, and defaults, come from the dialect's
 `simple_facts`; a module adds what needs a decision.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, get_args
 
@@ -35,3 +36,21 @@ def simple_facts(config: Config) -> dict[str, Any]:
         if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
             facts[name] = Fact(value=value, setting=setting)
     return facts
+
+
+def merged_facts(facts: Facts, linked: Iterable[Config]) -> Facts:
+    """The facts of a config with those of the configs that it names, where it does not say otherwise itself.
+
+    What either sets goes before defaults, and the config's own defaults before those of what it names.
+    """
+    for config in linked:
+        other = config.facts
+        found = {name: _firm(getattr(facts, name), getattr(other, name)) for name in _TYPE_BY_FACT}
+        facts = Facts(**found)
+    return facts
+
+
+def _firm(own: Fact[Any] | None, other: Fact[Any] | None) -> Fact[Any] | None:
+    if own is None or (own.setting is None and other is not None and other.setting is not None):
+        return other
+    return own
