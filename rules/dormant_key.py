@@ -29,7 +29,10 @@ def find(config: Config) -> Iterator[Report]:
 
 def _is_off(config: Config, switch: str) -> bool:
     key, _, wanted = switch.partition("=")
-    return config.value(key) != wanted if wanted else not config.value(key)
+    value = config.value(key)
+    if isinstance(value, str) and ("${" in value or "{{" in value):
+        return False  # filled in by another program
+    return value != wanted if wanted else not value
 
 
 RULE = Rule(

@@ -8,6 +8,22 @@ from planner.diagnostics import Report, Rule, Severity, Source
 
 def find(config: Config) -> Iterator[Report]:
     """A report where weights are quantized and no adapter is trained, or QLoRA has not 4 bits."""
+    return _llamafactory(config) if config.dialect.name == "llamafactory" else _axolotl(config)
+
+
+def _llamafactory(config: Config) -> Iterator[Report]:
+    bits, kind = config.get("quantization_bit"), config.get("finetuning_type")
+    if bits is not None and bits.value and kind is not None and kind.value in ("full", "freeze"):
+        yield report(
+            bits,
+            f"LLaMA-Factory refuses quantization_bit with finetuning_type: {kind.value}: quantized weights cannot be "
+            "trained",
+            help="set finetuning_type: lora, or remove quantization_bit",
+            related=[(kind, "the kind of fine-tuning")],
+        )
+
+
+def _axolotl(config: Config) -> Iterator[Report]:
     adapter = config.get("adapter")
     name = adapter.value if adapter is not None else None
     four, eight = config.on("load_in_4bit"), config.on("load_in_8bit")
@@ -36,9 +52,12 @@ RULE = Rule(
     name="quantization-without-matching-adapter",
     severity=Severity.ERROR,
     summary="Quantized weights without an adapter, or QLoRA without 4 bits.",
-    why="Only adapters beside quantized weights have gradients. axolotl checks the combination before training.",
+    why="Only adapters beside quantized weights have gradients. The frameworks check the combination before training.",
     instead="`adapter: qlora` with `load_in_4bit: true`, or `adapter: lora` with `load_in_8bit: true`.",
-    sources=(Source(title="axolotl 0.19.0", where="utils/schemas/peft.py, validate_adapter and validate_qlora"),),
+    sources=(
+        Source(title="axolotl 0.19.0", where="utils/schemas/peft.py, validate_adapter and validate_qlora"),
+        Source(title="LLaMA-Factory 0.9.5", where="llamafactory/hparams/parser.py, _verify_model_args"),
+    ),
     find=find,
-    dialects=("axolotl",),
+    dialects=("axolotl", "llamafactory"),
 )

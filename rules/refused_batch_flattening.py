@@ -1,4 +1,4 @@
-"""Batch flattening that axolotl refuses."""
+"""Rows joined without padding, where the framework refuses that."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,25 @@ _WITHOUT_ROW_ENDS = (Attention.EAGER, Attention.SDPA)
 
 def find(config: Config) -> Iterator[Report]:
     """A report where attention does not know where rows end, and where rows are packed already."""
-    flattening, attention = config.on("batch_flattening"), config.facts.attention
+    return _v1(config) if config.dialect.name == "llamafactory_v1" else _axolotl(config)
+
+
+def _v1(config: Config) -> Iterator[Report]:
+    strategy, attention = config.get("batching_strategy"), config.facts.attention
+    if strategy is None or strategy.value != "padding_free" or attention is None:
+        return
+    if attention.value is not Attention.FLASH:
+        yield report(
+            strategy,
+            f"LLaMA-Factory refuses padding_free with {attention.value} attention",
+            help="set flash_attn: flash_attention_2",
+            related=[(attention.setting, "the attention")] if attention.setting else [],
+        )
+
+
+def _axolotl(config: Config) -> Iterator[Report]:
+    attention = config.facts.attention
+    flattening = config.on("batch_flattening")
     if flattening is None:
         return
     if attention is None or attention.value in _WITHOUT_ROW_ENDS:
@@ -35,11 +53,14 @@ RULE = Rule(
     code="PK104",
     name="refused-batch-flattening",
     severity=Severity.ERROR,
-    summary="Batch flattening without a varlen attention kernel, or beside packing.",
-    why="The rows of a flattened batch are told apart by the attention kernel alone. axolotl checks that before "
-    "training.",
-    instead="`batch_flattening: auto`, which is on only where it works.",
-    sources=(Source(title="axolotl 0.19.0", where="utils/schemas/validation.py, check_batch_flattening_fa"),),
+    summary="Rows are joined without padding and without a varlen attention kernel, or beside packing.",
+    why="The rows of a flattened batch are told apart by the attention kernel alone. axolotl and LLaMA-Factory's v1 "
+    "check that before training.",
+    instead="Flash attention; in axolotl also `batch_flattening: auto`, which is on only where it works.",
+    sources=(
+        Source(title="axolotl 0.19.0", where="utils/schemas/validation.py, check_batch_flattening_fa"),
+        Source(title="LLaMA-Factory 0.9.5", where="llamafactory/v1/core/base_trainer.py, _create_batch_generator"),
+    ),
     find=find,
-    dialects=("axolotl",),
+    dialects=("axolotl", "llamafactory_v1"),
 )

@@ -67,11 +67,11 @@ def _adapter(config: Config) -> dict[str, Any]:
 
 
 def _precision(config: Config) -> dict[str, Any]:
-    pure = config.on("pure_bf16")
-    if pure is None:
-        return {}
-    fact = Fact(value="bfloat16", setting=pure)
-    return {"compute_dtype": fact, "parameter_dtype": fact}
+    """The dtypes: trained parameters are float32, whatever that of the computation is, unless told otherwise."""
+    if pure := config.on("pure_bf16"):
+        fact = Fact(value="bfloat16", setting=pure)
+        return {"compute_dtype": fact, "parameter_dtype": fact}
+    return {} if config.on("use_badam") else {"parameter_dtype": Fact(value="float32")}
 
 
 def _loss(config: Config) -> Fact[Loss] | None:
