@@ -26,8 +26,8 @@ class RuleEntry(NamedTuple):
 
 
 # A code's letters say what it is about: KEY keys, RC recomputation, OF offload, AT attention, PK packing and length, PL
-# parallelism, LS loss and logits, OP optimizer state, PR precision, AL allocator, EV evaluation, KV the cache of
-# inference, EST what the estimator finds.
+# parallelism, LO low-rank adapters, LS loss and logits, OP optimizer state, PR precision, AL allocator, EV evaluation,
+# KV the cache of inference, EST what the estimator finds.
 RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY001", "misspelt-key"),
     RuleEntry("KEY002", "unknown-key"),
@@ -38,6 +38,30 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune planner_spec"),
+    RuleEntry("KEY101", "refused-key", "axolotl"),
+    RuleEntry("KEY102", "dormant-key", "axolotl llamafactory"),
+    RuleEntry("KEY103", "plugin-key-without-plugin", "axolotl"),
+    RuleEntry("KEY104", "unloadable-plugin", "axolotl"),
+    RuleEntry("RC101", "refused-selective-checkpointing", "axolotl"),
+    RuleEntry("OF102", "disk-offload-that-stays-in-memory", "axolotl"),
+    RuleEntry("AT101", "attention-set-twice", "axolotl"),
+    RuleEntry("AT102", "unknown-attention-implementation", "axolotl"),
+    RuleEntry("PK101", "packing-without-varlen-attention", "axolotl llamafactory"),
+    RuleEntry("PK102", "padding-to-full-length", "axolotl", opt_in=True),
+    RuleEntry("PK103", "packing-with-preference-data", "axolotl llamafactory"),
+    RuleEntry("PK104", "refused-batch-flattening", "axolotl llamafactory_v1"),
+    RuleEntry("PK105", "neat-packing-of-several-rows", "llamafactory"),
+    RuleEntry("PK106", "packed-documents-not-kept-apart", "axolotl"),
+    RuleEntry("PL101", "unusable-context-parallelism", "axolotl llamafactory_v1"),
+    RuleEntry("PL102", "refused-under-zero-3", "llamafactory"),
+    RuleEntry("LS101", "competing-loss-kernels", "axolotl"),
+    RuleEntry("LS102", "full-logits", "axolotl llamafactory", opt_in=True),
+    RuleEntry("OP101", "low-rank-optimizer-in-mixed-precision", "llamafactory"),
+    RuleEntry("OP102", "refused-low-memory-optimizer", "llamafactory"),
+    RuleEntry("LO101", "quantization-without-matching-adapter", "axolotl llamafactory"),
+    RuleEntry("LO102", "four-bits-without-qlora", "axolotl"),
+    RuleEntry("LO103", "refused-lora-kernels", "axolotl"),
+    RuleEntry("RC102", "checkpointing-switch-that-is-not-read", "llamafactory"),
     RuleEntry("RC301", "checkpointing-switches-that-cancel", "torchtune"),
     RuleEntry("OP301", "optimizer-in-backward-with-accumulation", "torchtune planner_spec"),
     RuleEntry("OP302", "optimizer-in-backward-with-clipping", "torchtune"),
