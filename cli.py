@@ -29,6 +29,7 @@ _MODULE_BY_COMMAND = {
     "verify": "verify",
     "profile": "profile",
     "kv": "kv",
+    "lint": "lint",
     "devices": "catalogue",
     "presets": "catalogue",
 }

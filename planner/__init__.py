@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.linting.run import lint as lint
     from planner.plan import load_plan as load_plan
     from planner.planning import solve_graph as solve
     from planner.runtime.handle import apply as apply
@@ -25,6 +26,7 @@ _HOME_BY_NAME = {
     "apply": "planner.runtime.handle:apply",
     "best_throughput": "planner.throughput:best_throughput",
     "frontier": "planner.tradeoff:frontier",
+    "lint": "planner.linting.run:lint",
     "load": "planner.spec:load",
     "load_plan": "planner.plan:load_plan",
     "prepare": "planner.tracing:prepare",
@@ -39,6 +41,7 @@ __all__ = [
     "apply",
     "best_throughput",
     "frontier",
+    "lint",
     "load",
     "load_plan",
     "prepare",

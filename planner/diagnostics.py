@@ -21,6 +21,11 @@ class Severity(StrEnum):
     NO_OP = "no-op"  # something asked for is silently not done
     WASTE = "waste"  # memory or compute is wasted, or at risk
 
+    def is_at_least(self, level: "Severity") -> bool:
+        """Whether this is as bad as the level, or worse."""
+        ranks = tuple(Severity)
+        return ranks.index(self) <= ranks.index(level)
+
 
 class FixSafety(StrEnum):
     """Whether a fix keeps what the file means to the framework."""

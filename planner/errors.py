@@ -75,6 +75,14 @@ class PlanFileError(LocatedError):
     """A plan file that cannot be used."""
 
 
+class ConfigError(LocatedError):
+    """A training config, or what steers the linter, that cannot be used."""
+
+
+class OutputError(LocatedError):
+    """A file that cannot be written."""
+
+
 class MissingExtraError(PlannerError):
     """A command needs packages that the base installation leaves out.
 

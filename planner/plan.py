@@ -5,17 +5,16 @@ A plan is a YAML file that a person can read in a review and a program can check
 bytes.
 """
 
-import errno
 import os
-import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from planner.errors import PlanFileError
+from planner.files import write_whole
 from planner.link import Staging
 from planner.patterns import compress, expand
 from planner.validation import check
@@ -153,7 +152,7 @@ def write_plan(plan: Plan, path: Path) -> None:
     """Write the plan to a file, whole or not at all.
 
     Raises:
-        PlanFileError: the file cannot be written.
+        OutputError: the file cannot be written.
     """
     write_whole(path, format_plan(plan))
 
@@ -164,59 +163,6 @@ def naming_spec(plan: Plan, spec: str | Path, *, plan_file: str | Path) -> Plan:
     with suppress(ValueError):  # on Windows, no path leads from one drive to another
         way = os.path.relpath(way, Path(os.path.realpath(plan_file)).parent)
     return replace(plan, model=replace(plan.model, spec=Path(way).as_posix()))
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write text or bytes to a file beside its place and rename it there, so that no reader ever sees half of it.
-
-    A link is followed; what is no regular file, such as a pipe, is written to and not replaced.
-
-    Raises:
-        PlanFileError: the file cannot be written.
-    """
-    target = Path(os.path.realpath(path))
-    data = content.encode() if isinstance(content, str) else content
-    with _write_errors(path):
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
-            return
-        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(aside, 0o666 & ~_umask())
-            os.replace(aside, target)
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
-
-
-def check_writable(path: Path) -> None:
-    """Returns when `write_whole` can write the path; better asked before minutes of work than after.
-
-    Raises:
-        PlanFileError: it cannot be written.
-    """
-    target = Path(os.path.realpath(path))
-    with _write_errors(path):
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if target.is_file() or not target.exists():
-            tempfile.TemporaryFile(dir=target.parent).close()
-
-
-@contextmanager
-def _write_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PlanFileError(f"cannot be written: {error.strerror}", path=str(path)) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -18,6 +18,7 @@ from typing import Any, cast
 import yaml
 
 from planner.errors import LocatedError, SpecError
+from planner.files import MAX_FILE_BYTES, read_text
 
 try:
     from yaml import CSafeLoader as _BaseLoader  # ten times faster, and limits its own nesting
@@ -26,7 +27,6 @@ except ImportError:  # PyYAML built without libyaml
 
 KeyPath = tuple[str | int, ...]
 
-MAX_FILE_BYTES = 4_000_000
 MAX_NODES = 100_000  # after aliases are expanded: a "billion laughs" file has few nodes and many expansions
 MAX_DEPTH = 100
 
@@ -125,33 +125,6 @@ def load_json(path: str | Path, *, error_type: type[LocatedError] = SpecError) -
         raise error_type(message, path=str(path), line=error.lineno, column=error.colno) from None
     except (RecursionError, ValueError) as error:
         raise error_type(f"not usable JSON: {error}", path=str(path)) from None
-
-
-def read_text(path: str | Path, *, error_type: type[LocatedError] = SpecError, max_bytes: int = MAX_FILE_BYTES) -> str:
-    """The text of a UTF-8 file of at most `max_bytes`.
-
-    Raises:
-        LocatedError: Of ``error_type``, when there is no such file, or it is a directory, too large or not
-            UTF-8.
-    """
-    name = str(path)
-    try:
-        with open(path, "rb") as file:
-            content = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise error_type("no such file", path=name) from None
-    except IsADirectoryError:
-        raise error_type("expected a file, found a directory", path=name) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise error_type(f"cannot be read: {reason}", path=name) from None
-    if len(content) > max_bytes:
-        raise error_type(f"larger than {max_bytes:,} bytes, which no config file should be", path=name)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise error_type("not UTF-8 text", path=name, line=line, hint="save the file as UTF-8") from None
 
 
 def parse_yaml(

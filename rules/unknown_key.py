@@ -13,6 +13,8 @@ def find(config: Config) -> Iterator[Report]:
     for key in unread_keys(config):
         if key.fate is not UnknownKeys.DROPPED or key.near or key.removed_in:
             continue
+        if key.setting.value is None:
+            continue  # a key left empty asks for nothing
         name = key.setting.key.rpartition(".")[2]
         place = f"it is read as {key.elsewhere}" if key.elsewhere else ""
         later = f"it is read from {key.added_in} on" if key.added_in else ""

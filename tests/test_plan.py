@@ -1,7 +1,6 @@
 """Plan files: whole or not at all, the same bytes for the same plan, and damage reported with its place."""
 
 import os
-import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import PlanFileError
+from planner.errors import OutputError, PlanFileError
 from planner.plan import (
     Anchor,
     BaselineRow,
@@ -21,12 +20,10 @@ from planner.plan import (
     Prediction,
     Proof,
     Retention,
-    check_writable,
     format_plan,
     load_plan,
     naming_spec,
     write_plan,
-    write_whole,
 )
 
 PLAN = Plan(
@@ -309,7 +306,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(PlanFileError, match="cannot be written: No space left on device"):
+    with pytest.raises(OutputError, match="cannot be written: No space left on device"):
         write_plan(PLAN, path)
     assert "old" == path.read_text()
     assert [path] == list(tmp_path.iterdir())
@@ -329,33 +326,6 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
         write_plan(PLAN, path)
     assert "old" == path.read_text()
     assert [path] == list(tmp_path.iterdir())
-
-
-def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> None:
-    write_whole(tmp_path / "ours", "x")
-    (tmp_path / "usual").write_text("x")
-    ours, usual = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("ours", "usual"))
-    assert usual == ours
-
-
-def test_a_link_is_followed_and_a_pipe_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "real").write_text("old")
-    (tmp_path / "link").symlink_to("real")
-    write_whole(tmp_path / "link", "new")
-    assert (tmp_path / "link").is_symlink()
-    assert "new" == (tmp_path / "real").read_text()
-    write_whole(Path("/dev/null"), "gone")
-    assert not Path("/dev/null").is_file()
-
-
-def test_a_place_that_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None:
-    for path in (tmp_path / "no" / "plan.yaml", tmp_path):
-        with pytest.raises(PlanFileError, match="cannot be written"):
-            check_writable(path)
-    (tmp_path / "old.yaml").write_text("old")
-    check_writable(tmp_path / "old.yaml")
-    check_writable(tmp_path / "new.yaml")
-    assert ["old.yaml"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_a_plan_file_is_plain_yaml() -> None:

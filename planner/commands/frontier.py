@@ -70,7 +70,7 @@ def frontier(
     profile = device_of(run, device)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     with imports("planner frontier"):
-        from planner.plan import check_writable, write_whole
+        from planner.files import check_writable, write_whole
         from planner.reporting.frontier import frontier_document, frontier_text
         from planner.solving.search import Limits
         from planner.tradeoff import growing_frontier

@@ -54,7 +54,7 @@ def profile(
     if path.suffix not in (".yaml", ".yml"):
         raise click.BadParameter(f"{str(path)!r} must end in .yaml.", param_hint="'--output' / '-o'")
     with imports("planner profile"):
-        from planner.plan import check_writable
+        from planner.files import check_writable
         from planner.reporting.profile import profile_document, profile_text
         from planner.runtime.profiling.machine import TRUSTED_SPREAD
         from planner.runtime.profiling.run import choose_device, profile_machine

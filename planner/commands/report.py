@@ -103,7 +103,8 @@ def report(
     target = f"{Path(plan_file).stem}.html" if output is None else output
     file_format = _PAGE if target == STDOUT else format_of(target, (_PAGE, *PICTURES))
     say = progress(quiet)
-    from planner.plan import check_writable, load_plan, write_whole
+    from planner.files import check_writable, write_whole
+    from planner.plan import load_plan
 
     plan = load_plan(plan_file)
     spec_file = spec or _spec_of(plan, plan_file)

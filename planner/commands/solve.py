@@ -106,7 +106,7 @@ def solve(
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
     with imports("planner solve"):
-        from planner.plan import check_writable
+        from planner.files import check_writable
         from planner.planning import solve_graph
         from planner.solving.search import Limits
         from planner.spec import with_micro_batch

@@ -31,8 +31,8 @@ def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: 
     """
     run = load_run(spec)
     with imports("planner trace"):
+        from planner.files import check_writable, write_whole
         from planner.graph import to_node_link
-        from planner.plan import check_writable, write_whole
         from planner.reporting import documents, summary, text
         from planner.simulation.allocations import saving_step
         from planner.simulation.reserved import reserved

@@ -7,12 +7,15 @@ from planner.configs.tree import Document, Mapping, Node, Scalar, Sequence, Sour
 Signature = Callable[[Document, Mapping], bool]
 
 
-def detect(document: Document) -> str | None:
-    """The name of the dialect, or None for a file that is no training config."""
-    if not isinstance(document.root, Mapping):
-        return None
+def detect(document: Document, root: Mapping) -> str | None:
+    """The name of the dialect, or None for what is no training config.
+
+    Args:
+        document: The file.
+        root: Its root, or that of one command in a shell script.
+    """
     for dialect, signature in _SIGNATURES:
-        if signature(document, document.root):
+        if signature(document, root):
             return dialect
     return None
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.configs.config import Config
 from planner.configs.dialect import Version, load_dialect, parse_version
-from planner.configs.tree import Document
+from planner.configs.tree import Document, Sequence, SourceFormat
 from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
 from planner.linting.detection import detect
-from planner.linting.dialects import read_facts
-from planner.linting.sources import FORMAT_BY_SUFFIX, parse
+from planner.linting.dialects import read_environment, read_facts
+from planner.linting.sources import format_of, parse
 from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
 
@@ -43,36 +42,68 @@ def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | N
     Raises:
         SourceError: The text cannot be read as what its name says.
     """
-    return lint_document(parse(text, path, FORMAT_BY_SUFFIX[Path(path).suffix]), options)
+    source_format = format_of(path)
+    return None if source_format is None else lint_document(parse(text, path, source_format), options)
 
 
 def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
     """The findings of a document in its order; None when it is no training config."""
-    config = config_of(document, options)
-    if config is None:
+    configs = configs_of(document, options)
+    if not configs:
         return None
-    rules = [rule for entry in rules_for(config.dialect.name) if options.is_selected(rule := load_rule(entry))]
-    findings = [Finding(rule=rule, report=report) for rule in rules for report in rule.find(config)]
-    suppressed = suppress(document, findings, rules)
-    rule_by_name = {rule.name: rule for rule in rules}
+    rules: dict[str, Rule] = {}
+    findings: list[Finding] = []
+    for config in configs:
+        chosen = [rule for entry in rules_for(config.dialect.name) if _runs(rule := load_rule(entry), options)]
+        rules.update((rule.name, rule) for rule in chosen)
+        findings += [Finding(rule=rule, report=report) for rule in chosen for report in rule.find(config)]
+    suppressed = suppress(document, _distinct(findings), rules.values())
     about_comments = [
-        Finding(rule=rule_by_name[name], report=report)
+        Finding(rule=rules[name], report=report)
         for name, report in reports_about(document, suppressed)
-        if name in rule_by_name
+        if name in rules
     ]
     return tuple(
         sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
     )
 
 
-def config_of(document: Document, options: Options) -> Config | None:
-    """The config that a document is; None when it is no training config."""
-    name = options.dialect or detect(document)
-    if name is None or not isinstance(document.root, MappingNode):
-        return None
+def _distinct(findings: list[Finding]) -> list[Finding]:
+    """Each finding once: commands of a script share the variables that their flags stand in."""
+    return list(
+        {
+            (found.rule.code, found.report.place.start, found.report.place.end, found.report.message): found
+            for found in findings
+        }.values()
+    )
+
+
+def _runs(rule: Rule, options: Options) -> bool:
+    return options.is_selected(rule) and (options.device is not None or not rule.needs_device)
+
+
+def configs_of(document: Document, options: Options) -> list[Config]:
+    """The configs in a document, in a shell script one for each training command; none when it is no training config."""
+    roots = _roots(document)
+    if options.dialect is None:
+        return [_config(document, root, name, options) for root in roots if (name := detect(document, root))]
+    # Of a script, the command that is meant is the one with the most to say.
+    longest = max(roots, key=lambda root: len(root.entries), default=None)
+    return [] if longest is None else [_config(document, longest, options.dialect, options)]
+
+
+def _roots(document: Document) -> list[MappingNode]:
+    root = document.root
+    if isinstance(root, Sequence) and document.format is SourceFormat.SHELL:
+        return [command for command in root.items if isinstance(command, MappingNode)]
+    return [root] if isinstance(root, MappingNode) else []
+
+
+def _config(document: Document, root: MappingNode, name: str, options: Options) -> Config:
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
-    config = Config(document=document, root=document.root, dialect=dialect, versions=versions)
+    config = Config(document=document, root=root, dialect=dialect, versions=versions)
+    config = replace(config, environment=read_environment(config))
     config = replace(config, facts=read_facts(config))
     if options.device is None:
         return config

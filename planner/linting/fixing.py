@@ -1,9 +1,9 @@
 """Fixes applied to a file's text: those that do not touch each other, then again until nothing is left."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from planner.configs.tree import Document
 from planner.diagnostics import Edit, Finding, Fix, FixSafety
 
 MAX_ROUNDS = 20  # a fix can make room for another; more rounds would mean two fixes that undo each other
@@ -82,8 +82,14 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
-def diff(document: Document, text: str) -> Iterator[str]:
-    """The lines of a unified diff from the document to a new text of it, without line ends."""
+def diff(path: str, before: str, after: str) -> str:
+    """A unified diff, as patch and git take it; empty where nothing changes."""
     from difflib import unified_diff  # only for those who ask
 
-    yield from unified_diff(document.text.splitlines(), text.splitlines(), document.path, document.path, lineterm="")
+    lines = unified_diff(_lines(before), _lines(after), path, path)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    # Not splitlines, which takes more characters than \n for the end of a line.
+    return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from planner.configs.tree import Comment, Document, Entry, Mapping, Node
 from planner.configs.tree import Sequence as SequenceNode
-from planner.diagnostics import Finding, Place, Report, Rule
+from planner.diagnostics import Edit, Finding, Fix, FixSafety, Place, Report, Rule
 from planner.linting.selection import names_rule
 
 MARK = "planner:"
@@ -171,6 +171,7 @@ def reports_about(document: Document, suppressed: Suppressed) -> tuple[tuple[str
                 place=_place(document, suppression.comment),
                 message=f"nothing here is reported by {', '.join(names)}",
                 help="remove it from the comment",
+                fix=_removal(document, suppression, names),
             ),
         )
         for suppression, names in suppressed.unused
@@ -180,6 +181,24 @@ def reports_about(document: Document, suppressed: Suppressed) -> tuple[tuple[str
         for comment, message in suppressed.malformed
     ]
     return (*unused, *malformed)
+
+
+def _removal(document: Document, suppression: Suppression, unused: tuple[str, ...]) -> Fix:
+    """The fix that takes names out of a comment, or the comment away when none is left."""
+    comment = suppression.comment
+    left = [name for name in suppression.names if name not in unused]
+    start, end, text = comment.start, comment.start + len(comment.text), ""
+    if left:
+        start, end = start + comment.text.index("[") + 1, start + comment.text.index("]")
+        text = ", ".join(left)
+    elif comment.alone:
+        line, _ = document.position(comment.start)
+        start = document.line_starts[line - 1]
+        end = document.line_starts[line] if line < len(document.line_starts) else len(document.text)
+    else:
+        start = len(document.text[:start].rstrip(" \t"))
+    edit = Edit(document=document, start=start, end=end, text=text)
+    return Fix(title=f"Remove {', '.join(unused)}", safety=FixSafety.SAFE, edits=(edit,))
 
 
 def _place(document: Document, comment: Comment) -> Place:

@@ -4,6 +4,7 @@ import pytest
 
 from planner.diagnostics import Finding
 from planner.linting.engine import Options, lint_text
+from planner.linting.fixing import fix_text
 
 HEAD = "base_model: m\ndatasets:\n  - path: d\n"
 
@@ -64,3 +65,28 @@ def test_a_block_is_silenced_to_its_last_line() -> None:
     findings = lint_text(config + HEAD, "config.yaml", Options())
     assert findings is not None
     assert [("KEY002", 5)] == [(finding.rule.code, line_of(finding)) for finding in findings]
+
+
+def fixed(text: str) -> str:
+    def run(changed: str) -> tuple[Finding, ...]:
+        found = lint_text(changed, "config.yaml", Options(is_selected=lambda rule: rule.code in ("KEY001", "SUP001")))
+        assert found is not None
+        return tuple(finding for finding in found if finding.rule.code == "SUP001")
+
+    return fix_text(HEAD + text, run, unsafe=False).text.removeprefix(HEAD)
+
+
+@pytest.mark.parametrize(
+    ("after", "before"),
+    [
+        ("bf16: true\n", "bf16: true  # planner: ignore[KEY001] because\n"),
+        ("bf16: true\n", "# planner: ignore[KEY001] because\nbf16: true\n"),
+        ("bf16: true", "bf16: true\t# planner: ignore[KEY001]"),
+        (
+            "context_parapllel_size: 2  # planner: ignore[KEY001] because\n",
+            "context_parapllel_size: 2  # planner: ignore[KEY001, SUP001] because\n",
+        ),
+    ],
+)
+def test_the_fix_takes_away_what_is_unused_and_no_more(after: str, before: str) -> None:
+    assert after == fixed(before)

@@ -1,5 +1,7 @@
 """From a config to training facts: one module per dialect, named as it, with the function `read`.
 
+A module whose files set environment variables under some keys names these in `ENVIRONMENT_KEYS`, such as ("ENV_VARS",).
+
 Values that a fact takes over as they are, and defaults, come from the dialect's schema (``x-fact``) through
 `simple_facts`; a module adds what needs a decision.
 """
@@ -7,8 +9,9 @@ Values that a fact takes over as they are, and defaults, come from the dialect's
 from importlib import import_module
 from typing import Any, get_args
 
-from planner.configs.config import Config
+from planner.configs.config import Config, Setting
 from planner.configs.facts import Fact, Facts
+from planner.configs.tree import Mapping
 
 
 def read_facts(config: Config) -> Facts:
@@ -16,6 +19,19 @@ def read_facts(config: Config) -> Facts:
     reader = import_module(f"planner.linting.dialects.{config.dialect.name}")
     facts: Facts = reader.read(config)
     return facts
+
+
+def read_environment(config: Config) -> dict[str, Setting]:
+    """The environment variables that a config sets, by name: in a shell script those of its command."""
+    reader = import_module(f"planner.linting.dialects.{config.dialect.name}")
+    keys: tuple[str, ...] = getattr(reader, "ENVIRONMENT_KEYS", ())
+    variables: dict[str, Setting] = {}
+    for key in ("$env", *keys):
+        outer = config.get(key)
+        if outer is not None and isinstance(outer.node, Mapping):
+            for name, entry in outer.node.by_key.items():
+                variables[name] = Setting(key=f"{key}.{name}", document=config.document, entry=entry)
+    return variables
 
 
 # What type a plain fact's value has, from the annotation: Fact[int] | None.

@@ -1,5 +1,6 @@
 """File text to `planner.configs.tree.Document`, by format. Nothing is executed and no tag makes an object."""
 
+import os
 import re
 from importlib import import_module
 
@@ -20,6 +21,11 @@ FORMAT_BY_SUFFIX = {
     ".sh": SourceFormat.SHELL,
     ".bash": SourceFormat.SHELL,
 }
+
+
+def format_of(path: str) -> SourceFormat | None:
+    """How a file is written, from the end of its name; None for one that can be no config."""
+    return FORMAT_BY_SUFFIX.get(os.path.splitext(path)[1].lower())
 
 
 class SourceError(PlannerError):
@@ -74,4 +80,6 @@ def parse(text: str, path: str, source_format: SourceFormat) -> Document:
 
 def is_alone(text: str, offset: int) -> bool:
     """Whether nothing but blanks stands before this character on its line."""
-    return not text[text.rfind("\n", 0, offset) + 1 : offset].strip()
+    while offset and text[offset - 1] in " \t\ufeff":
+        offset -= 1
+    return offset == 0 or text[offset - 1] == "\n"

@@ -6,6 +6,7 @@ header to the end of its own last value, tables with headers of their own left o
 others are inside of it has the place of the first of them.
 """
 
+import json
 import re
 import tomllib
 
@@ -186,9 +187,11 @@ class _Reader:
         """What the string here reads as."""
         is_long = self.at('"""') or self.at("'''")
         token = self.take(_LONG_STRING if is_long else _STRING)
-        if is_long or "\\" in token:
+        if "\\" not in token and not is_long:
+            return token[1:-1]
+        if is_long or token[0] == "'" or "\\U" in token:
             return str(tomllib.loads(f"x={token}")["x"])
-        return token[1:-1]
+        return str(json.loads(token, strict=False))  # the other escapes are JSON's, which is much faster
 
     def take(self, pattern: re.Pattern[str]) -> str:
         match = pattern.match(self.text, self.position)

@@ -10,7 +10,7 @@ import torch
 
 from planner.device import DeviceProfile, load_device
 from planner.errors import DeviceError
-from planner.plan import write_whole
+from planner.files import write_whole
 from planner.runtime.profiling.machine import profile_data, this_machine
 from planner.runtime.profiling.measure import Settings, measure
 from planner.runtime.profiling.timing import CpuStopwatch, CudaStopwatch, Stopwatch

@@ -1,0 +1,48 @@
+"""Places as lines and columns, and text that is safe to show: what several formats share."""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.diagnostics import Edit, Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A stretch of a file: lines and columns from 1, in characters; the end is the first character after it."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+def region(place: "Place | Edit") -> Region:
+    """Where a place is, or what an edit replaces."""
+    line, column = place.document.position(place.start)
+    end_line, end_column = place.document.position(place.end)
+    return Region(path=place.document.path, line=line, column=column, end_line=end_line, end_column=end_column)
+
+
+# Control characters, which could move the cursor or colour what follows; those that change the direction of text or
+# show nothing, which could make a line look like another (CVE-2021-42574); and halves of surrogate pairs, which JSON
+# can write and no output can encode.
+UNPRINTABLE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ud800-\\udfff]"
+)
+
+
+def one_line(text: str) -> str:
+    """The text with characters that would not be seen, or break the line, written as escapes."""
+    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def portable(path: str, directory: str) -> str:
+    """The path as other programs want it: with slashes, and relative to the directory when it is in it."""
+    whole = os.path.normpath(os.path.join(directory, path))
+    relative = os.path.relpath(whole, directory)
+    is_within = relative.split(os.sep)[0] != os.pardir
+    return (relative if is_within else whole).replace(os.sep, "/")
