@@ -7,9 +7,8 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
   ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
   a_b are the same key), and ``include``: other dialects whose keys hold here too, with the release this framework uses,
-  such as {"transformers": "5.8.0"}; ``root``: the key below which the settings stand, where that is not the file's root
-  (dashes before names there are not part of them); ``environment``: the key of the environment variables that a run is
-  given;
+  such as {"transformers": "5.8.0"}; ``root``: the key below which the settings stand in YAML, where that is not the file's root
+  (dashes before the names there are not part of them);
 - at a key whose value names a config file, ``x-link``: the dialect of that file, such as "deepspeed";
 - at an object, ``x-unknown-keys``: as ``unknown-keys``, for the keys below it;
 - at a key, ``enum`` or ``type`` as JSON Schema has them (an enum only where the framework refuses other values);
@@ -51,7 +50,6 @@ class Dialect:
         dashes: Whether a-b and a_b are the same key; the schema has the latter.
         validates_types: Whether a value of another type than the schema's is refused.
         root: The key below which the settings stand in YAML; empty for the file's own root.
-        environment: The key below which environment variables stand in YAML; empty for none.
         included: Other dialects whose keys hold here too, and the release of each that this framework uses.
         schema: The JSON Schema, with included dialects' keys merged into it; each of those has ``x-of``, the dialect it
             is from, whose releases its ``x-added``, ``x-deprecated`` and ``x-removed`` mean.
@@ -64,7 +62,6 @@ class Dialect:
     dashes: bool
     validates_types: bool
     root: str
-    environment: str
     included: Mapping[str, Version]
     schema: Mapping[str, Any]
 
@@ -116,7 +113,6 @@ def load_dialect(name: str) -> Dialect:
         dashes=about.get("dashes", False),
         validates_types=about.get("validates-types", False),
         root=about.get("root", ""),
-        environment=about.get("environment", ""),
         included=included,
         schema={**schema, "properties": properties},
     )

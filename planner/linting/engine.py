@@ -10,7 +10,7 @@ from planner.configs.tree import Document, Sequence, SourceFormat
 from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
 from planner.linting.detection import detect
-from planner.linting.dialects import read_environment, read_facts
+from planner.linting.dialects import read_environment, read_facts, settings_root
 from planner.linting.sources import format_of, parse
 from planner.linting.suppression import reports_about, suppress
 from planner.rules import load_rule, rules_for
@@ -104,6 +104,7 @@ def _config(document: Document, root: MappingNode, name: str, options: Options) 
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
     config = Config(document=document, root=root, dialect=dialect, versions=versions)
     config = replace(config, environment=read_environment(config))
+    config = replace(config, root=settings_root(config))
     config = replace(config, facts=read_facts(config))
     if options.device is None:
         return config

@@ -53,7 +53,9 @@ def _failure(finding: "Finding") -> Element:
     at = region(report.place)
     name = f"{rule.code} {rule.name} at {at.line}:{at.column}"  # cases of one suite need different names
     lines = [f"{at.path}:{at.line}:{at.column}: {report.message}", *([f"help: {report.help}"] if report.help else [])]
-    case = ElementTree.Element("testcase", name=name, classname=_clean(at.path), file=_clean(at.path), line=str(at.line))
+    case = ElementTree.Element(
+        "testcase", name=name, classname=_clean(at.path), file=_clean(at.path), line=str(at.line)
+    )
     failure = ElementTree.SubElement(case, "failure", type=rule.severity, message=_clean(report.message))
     failure.text = "\n".join(map(_clean, lines))
     return case

@@ -134,7 +134,10 @@ def _fix(fix: Fix, directory: str) -> Object:
     for edit in fix.edits:
         by_document.setdefault(edit.document, []).append(edit)
     changes = [
-        {"artifactLocation": _artifact(document.path, directory), "replacements": [_replacement(edit) for edit in edits]}
+        {
+            "artifactLocation": _artifact(document.path, directory),
+            "replacements": [_replacement(edit) for edit in edits],
+        }
         for document, edits in by_document.items()
     ]
     return {"description": {"text": f"{fix.title} ({fix.safety})"}, "artifactChanges": changes}
