@@ -30,6 +30,8 @@ _MODULE_BY_COMMAND = {
     "profile": "profile",
     "kv": "kv",
     "lint": "lint",
+    "rules": "rules",
+    "rule": "rules",
     "devices": "catalogue",
     "presets": "catalogue",
 }

@@ -28,13 +28,19 @@ def read_text(
             UTF-8.
     """
     content = read_bytes(path, error_type=error_type, max_bytes=max_bytes)
-    return decode(content, str(path), error_type=error_type, max_bytes=max_bytes)
+    if len(content) > max_bytes:
+        raise error_type(f"larger than {max_bytes:,} bytes, which no config file should be", path=str(path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise error_type("not UTF-8 text", path=str(path), line=line, hint="save the file as UTF-8") from None
 
 
 def read_bytes(
     path: "str | Path", *, error_type: type[LocatedError] = SpecError, max_bytes: int = MAX_FILE_BYTES
 ) -> bytes:
-    """What a file begins with: all of it, or one byte more than `max_bytes`, which `decode` refuses.
+    """What a file begins with: all of it, or one byte more than `max_bytes`, which says that it is larger.
 
     Raises:
         LocatedError: Of ``error_type``, when there is no such file, or it cannot be read.
@@ -50,19 +56,6 @@ def read_bytes(
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise error_type(f"cannot be read: {reason}", path=name) from None
-
-
-def decode(
-    content: bytes, path: str, *, error_type: type[LocatedError] = SpecError, max_bytes: int = MAX_FILE_BYTES
-) -> str:
-    """The text of UTF-8 bytes, at most `max_bytes` of them; ``path`` is for messages only. See `read_text`."""
-    if len(content) > max_bytes:
-        raise error_type(f"larger than {max_bytes:,} bytes, which no config file should be", path=path)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise error_type("not UTF-8 text", path=path, line=line, hint="save the file as UTF-8") from None
 
 
 def write_whole(path: "str | Path", content: str | bytes) -> None:

@@ -32,7 +32,34 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY006", "renamed-key"),
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
-    RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl"),
+    RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune"),
+    RuleEntry("RC301", "checkpointing-switches-that-cancel", "torchtune"),
+    RuleEntry("OP301", "optimizer-in-backward-with-accumulation", "torchtune"),
+    RuleEntry("OP302", "optimizer-in-backward-with-clipping", "torchtune"),
+    RuleEntry("OP303", "offloaded-gradients-with-accumulation", "torchtune"),
+    RuleEntry("PK301", "packing-without-length", "torchtune"),
+    RuleEntry("PR301", "float16-parameters", "torchtune"),
+    RuleEntry("OF301", "activation-offloading-without-gpu", "torchtune"),
+    RuleEntry("PL301", "tensor-parallel-without-plan", "torchtune"),
+    RuleEntry("RC302", "memory-budget-without-compile", "torchtitan"),
+    RuleEntry("RC303", "checkpointing-option-of-another-mode", "torchtune torchtitan"),
+    RuleEntry("PL302", "async-tensor-parallel-without-compile", "torchtitan"),
+    RuleEntry("PL303", "sequence-not-divisible-among-ranks", "torchtitan"),
+    RuleEntry("PL304", "pipeline-microbatch-does-not-divide", "torchtitan"),
+    RuleEntry("PL305", "fewer-microbatches-than-stages", "torchtitan"),
+    RuleEntry("OP304", "optimizer-in-backward-with-model-parallelism", "torchtitan"),
+    RuleEntry("OP305", "clipping-after-the-optimizer", "torchtitan"),
+    RuleEntry("PL306", "replication-beside-model-parallelism", "torchtitan"),
+    RuleEntry("PL307", "quantization-on-several-devices", "litgpt"),
+    RuleEntry("PR302", "quantization-with-mixed-precision", "litgpt"),
+    RuleEntry("PK302", "batch-smaller-than-its-micro-batches", "litgpt"),
+    RuleEntry("PK303", "global-batch-rounded-down", "litgpt"),
+    RuleEntry("PK304", "unbounded-sequence-length", "torchtune litgpt"),
+    RuleEntry("PL308", "removed-strategy", "lightning"),
+    RuleEntry("RC304", "two-checkpointing-policies", "lightning"),
+    RuleEntry("OP306", "clipping-by-norm-under-fsdp", "lightning"),
+    RuleEntry("PL309", "search-for-unused-parameters", "lightning"),
+    RuleEntry("PL310", "fsdp-without-gpu", "lightning"),
     RuleEntry("EST001", "predicted-out-of-memory"),
     RuleEntry("EST002", "needless-checkpointing"),
     RuleEntry("EST003", "unused-batch-headroom"),
@@ -40,6 +67,23 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("SUP001", "unused-suppression"),
     RuleEntry("SUP002", "malformed-suppression"),
 )
+
+
+class Example(NamedTuple):
+    """A config that a rule objects to: its file's name and text, and what `planner lint` says of it."""
+
+    file: str
+    text: str
+    findings: str
+
+
+def load_example(name: str) -> Example:
+    """The example of a rule. They are fixtures of the tests, brought here by ``python -m dev.rules_page``."""
+    import json
+    from pathlib import Path
+
+    examples = json.loads((Path(__file__).parent / "examples.json").read_text(encoding="utf-8"))
+    return Example(**examples[name])
 
 
 def load_rule(entry: RuleEntry) -> "Rule":

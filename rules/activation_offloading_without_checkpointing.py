@@ -1,4 +1,4 @@
-"""axolotl refuses activation_offloading where gradient_checkpointing is off."""
+"""Offloading of activations that needs checkpointing, where checkpointing is off."""
 
 from collections.abc import Iterator
 
@@ -9,28 +9,39 @@ from planner.diagnostics import Report, Rule, Severity, Source
 
 def find(config: Config) -> Iterator[Report]:
     """A report where activations are to be offloaded without checkpointing."""
-    offloading = config.get("activation_offloading")
-    checkpointing = config.facts.checkpointing
+    key, switch = _KEYS[config.dialect.name]
+    offloading, checkpointing = config.get(key), config.facts.checkpointing
     if offloading is None or not offloading.value or checkpointing is None:
         return
+    if config.dialect.name == "torchtune" and config.facts.activation_offload is None:
+        return  # its recipe does not read the key
     if checkpointing.value is Checkpointing.NONE:
         related = [(checkpointing.setting, "checkpointing is off here")] if checkpointing.setting else []
         yield report(
             offloading,
-            "activation_offloading needs gradient_checkpointing, which is off",
-            help="set gradient_checkpointing: true, or remove activation_offloading",
+            f"{key} needs {switch}, which is off",
+            help=f"set {switch}: true, or remove {key}",
             related=related,
         )
 
+
+_KEYS = {
+    "axolotl": ("activation_offloading", "gradient_checkpointing"),
+    "torchtune": ("enable_activation_offloading", "enable_activation_checkpointing"),
+}
 
 RULE = Rule(
     code="OF101",
     name="activation-offloading-without-checkpointing",
     severity=Severity.ERROR,
     summary="Activation offloading is on, and checkpointing, which it needs, is off.",
-    why="axolotl checks its config before training and refuses this one, after the machines are up.",
-    instead="Set `gradient_checkpointing: true`, or remove `activation_offloading`.",
-    sources=(Source(title="axolotl 067b021", where="src/axolotl/utils/schemas/validation.py"),),
+    why="The framework checks its config before training and refuses this one, after the machines are up.",
+    instead="Set `gradient_checkpointing: true` (torchtune: `enable_activation_checkpointing: true`), or remove the "
+    "offloading.",
+    sources=(
+        Source(title="axolotl 067b021", where="src/axolotl/utils/schemas/validation.py"),
+        Source(title="torchtune 0.6.1", where="recipes/lora_finetune_single_device.py and ten other recipes"),
+    ),
     find=find,
-    dialects=("axolotl",),
+    dialects=("axolotl", "torchtune"),
 )

@@ -12,16 +12,16 @@ def find(config: Config) -> Iterator[Report]:
     batch, length = config.facts.micro_batch, config.facts.sequence_length
     if prospect is None or prospect.verdict != "OOM" or batch is None or length is None:
         return
-    facts = (batch, length, config.facts.model)
-    places = [fact.setting for fact in facts if fact is not None and fact.setting is not None]
+    facts = ((batch, "the micro-batch"), (length, "the longest row"), (config.facts.model, "the model"))
+    places = [(fact.setting, what) for fact, what in facts if fact is not None and fact.setting is not None]
     if not places:
         return
     yield report(
-        places[0],
+        places[0][0],
         f"the {prospect.phase} needs at least {prospect.low_bytes / 1e9:.1f} GB with {batch.value} x {length.value:,} "
         f"tokens, and a process can have {prospect.usable_bytes / 1e9:.1f} GB of {prospect.device}",
         help="`planner estimate` shows what takes the memory and what would change it",
-        related=[(setting, f"{setting.value}") for setting in places[1:]],
+        related=places[1:],
     )
 
 

@@ -33,9 +33,12 @@ RULE = Rule(
     name="renamed-key",
     severity=Severity.WASTE,
     summary="A key that is deprecated: it is still read, and a later release will not.",
-    why="The next upgrade of the framework refuses the config, or drops the key without a word.",
+    why="A later release of the framework refuses the config, or drops the key without a word. Until then nothing is "
+    "lost, so this is only reported on request: `planner lint --extend-select KEY006 --fix` renames what can be "
+    "renamed.",
     instead="The new key.",
     sources=(Source(title="transformers 5.24", where="src/transformers/training_args.py: gradient_checkpointing"),),
     find=find,
     fix=FixSafety.SAFE,
+    opt_in=True,
 )

@@ -33,8 +33,8 @@ def find(config: Config) -> Iterator[Report]:
         batch.setting,
         f"{batch.value * factor} rows at a time need at most {prospect.high_bytes / 1e9:.1f} GB of the "
         f"{prospect.usable_bytes / 1e9:.1f} GB of {prospect.device}",
-        help=f"{batch.value * factor} rows and {accumulation.value // factor} accumulation steps are the same step, "
-        "in fewer and larger kernels",
+        help=f"a micro-batch of {batch.value * factor} with accumulation {accumulation.value // factor} is the same "
+        "step, in fewer and larger kernels",
         related=[(accumulation.setting, "accumulated here")] if accumulation.setting else [],
     )
 

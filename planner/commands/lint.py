@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.commands.options import dialect_of
 from planner.commands.output import STDOUT, say
 from planner.diagnostics import FixSafety, Severity
-from planner.files import MAX_FILE_BYTES, check_writable, read_text, write_whole
+from planner.files import check_writable, read_text, write_whole
 from planner.reporting.lint import FORMATS, render
 
 if TYPE_CHECKING:
@@ -52,14 +53,6 @@ def _versions(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
     return versions
 
 
-def _dialect(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    from planner.linting.detection import DIALECTS
-
-    if name is not None and name not in DIALECTS:
-        raise click.BadParameter(f"{name!r} is no dialect; there are {', '.join(DIALECTS)}.")
-    return name
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
     """The options, as they were given."""
@@ -93,7 +86,7 @@ class _Given:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--dialect", metavar="NAME", callback=_dialect, help="Take every file for a config of this framework.")
+@click.option("--dialect", metavar="NAME", callback=dialect_of, help="Take every file for a config of this framework.")
 @click.option(
     "--target-version",
     "target_versions",
@@ -153,7 +146,7 @@ def _lint(given: _Given) -> int:
         check_writable(given.output)
     # What concerns the run as a whole is taken from the configuration of where it is started.
     configuration = LintConfiguration() if given.is_isolated else configuration_for(Path.cwd())
-    content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if given.is_stdin else b""
+    content = _stdin() if given.is_stdin else b""
     run = _run(given, content)
     if given.new_baseline is not None:
         _write_baseline(given.new_baseline, run)
@@ -167,14 +160,20 @@ def _lint(given: _Given) -> int:
         _say_unreadable(run)
         return _status(given, run, is_failed=bool(run.changes))
     if given.is_fixed and given.is_stdin:
-        click.echo(run.changes[0].content if run.changes else content, nl=False)
+        click.echo(run.changes[0].after.encode() if run.changes else content, nl=False)
     elif given.is_fixed:
         for change in run.changes:
-            write_whole(change.path, change.content)
+            write_whole(change.path, change.after)
     _print(_rendered(given, run), given.output, err=given.is_fixed and given.is_stdin)
     _say_what_happened(given, run)
     level = Severity(given.fail_level) if given.fail_level else configuration.fail_level
     return _status(given, run, is_failed=any(found.rule.severity.is_at_least(level) for found in run.findings))
+
+
+def _stdin() -> bytes:
+    from planner.linting.sources import MAX_FILE_BYTES
+
+    return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
 
 
 def _status(given: _Given, run: "LintRun", *, is_failed: bool) -> int:
@@ -200,12 +199,17 @@ def _run(given: _Given, content: bytes) -> "LintRun":
     from planner.linting.run import Request, lint_content, lint_paths
     from planner.linting.selection import Selection
 
+    device = None
+    if given.device is not None:
+        from planner.device import load_device
+
+        device = load_device(given.device)
     fix = FixSafety.UNSAFE if given.is_unsafe else FixSafety.SAFE
     request = Request(
         selection=Selection(select=given.select, extend=given.extend_select, ignore=given.ignore),
         dialect=given.dialect,
         target_versions=given.target_versions,
-        device=given.device,
+        device=device,
         skip_unknown=given.skip_unknown,
         is_isolated=given.is_isolated,
         fix=fix if given.is_fixed or given.is_diff else None,
@@ -251,10 +255,12 @@ def _is_coloured() -> bool:
 
 
 def _print(text: str, path: str | None, *, err: bool = False) -> None:
+    # As bytes: whatever the locale is, and names of files need not be text.
+    content = text.encode(errors="surrogateescape")
     if path is None or path == STDOUT:
-        click.echo(text, nl=False, err=err, color=True)
+        click.echo(content, nl=False, err=err)
     else:
-        write_whole(path, text)
+        write_whole(path, content)
 
 
 def _say_unreadable(run: "LintRun") -> None:

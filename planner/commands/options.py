@@ -74,6 +74,15 @@ def sizes(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple
     return tuple(int(part) for part in parts)
 
 
+def dialect_of(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    """The name of a dialect that an option gives."""
+    from planner.linting.detection import DIALECTS
+
+    if name is not None and name not in DIALECTS:
+        raise click.BadParameter(f"{name!r} is no dialect; there are {', '.join(DIALECTS)}.")
+    return name
+
+
 def budget_bytes_of(text: str) -> int:
     """The bytes that `--budget` asks for."""
     from planner.units import parse_bytes

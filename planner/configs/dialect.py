@@ -6,9 +6,10 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   ``source`` (files that were read), ``unknown-keys``: what the framework does with a key that it does not know, one of
   "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
   ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
-  a_b are the same key), and ``include``: other dialects whose keys hold here too, with the release this framework uses,
-  such as {"transformers": "5.8.0"}; ``root``: the key below which the settings stand in YAML, where that is not the file's root
-  (dashes before the names there are not part of them);
+  a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), and ``include``: other
+  dialects whose keys hold here too, with the release this framework uses, such as {"transformers": "5.8.0"};
+  ``root``: the key below which the settings stand in YAML, where that is not the file's root (dashes before the names
+  there are not part of them);
 - at a key whose value names a config file, ``x-link``: the dialect of that file, such as "deepspeed";
 - at an object, ``x-unknown-keys``: as ``unknown-keys``, for the keys below it;
 - at a key, ``enum`` or ``type`` as JSON Schema has them (an enum only where the framework refuses other values);
@@ -50,6 +51,7 @@ class Dialect:
         dashes: Whether a-b and a_b are the same key; the schema has the latter.
         validates_types: Whether a value of another type than the schema's is refused.
         root: The key below which the settings stand in YAML; empty for the file's own root.
+        extended_by: Keys that name code which may add keys of its own, anywhere.
         included: Other dialects whose keys hold here too, and the release of each that this framework uses.
         schema: The JSON Schema, with included dialects' keys merged into it; each of those has ``x-of``, the dialect it
             is from, whose releases its ``x-added``, ``x-deprecated`` and ``x-removed`` mean.
@@ -62,6 +64,7 @@ class Dialect:
     dashes: bool
     validates_types: bool
     root: str
+    extended_by: tuple[str, ...]
     included: Mapping[str, Version]
     schema: Mapping[str, Any]
 
@@ -113,6 +116,7 @@ def load_dialect(name: str) -> Dialect:
         dashes=about.get("dashes", False),
         validates_types=about.get("validates-types", False),
         root=about.get("root", ""),
+        extended_by=tuple(about.get("extended-by", ())),
         included=included,
         schema={**schema, "properties": properties},
     )

@@ -75,6 +75,7 @@ class Facts:
         padding_free: Whether rows of a batch are joined into one without padding.
         pad_to_length: Whether every row is padded to `sequence_length`.
         optimizer: Its name, as the config writes it.
+        optimizer_in_backward: Whether each parameter is updated, and its gradient freed, within backward.
         optimizer_offload: Whether optimizer state is held in host memory.
         parameter_offload: Whether parameters are held in host memory.
         compute_dtype: A torch dtype name, such as "bfloat16".
@@ -112,6 +113,7 @@ class Facts:
     padding_free: Fact[bool] | None = None
     pad_to_length: Fact[bool] | None = None
     optimizer: Fact[str] | None = None
+    optimizer_in_backward: Fact[bool] | None = None
     optimizer_offload: Fact[bool] | None = None
     parameter_offload: Fact[bool] | None = None
     compute_dtype: Fact[str] | None = None

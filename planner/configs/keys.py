@@ -53,6 +53,8 @@ def unread_keys(config: Config) -> tuple[UnreadKey, ...]:
 
 
 def _unread(config: Config) -> Iterator[UnreadKey]:
+    if config.first(*config.dialect.extended_by) is not None:
+        return
     for setting in config.settings():
         outer, _, name = setting.key.rpartition(".")
         around = config.dialect.key_schema(outer) if outer else config.dialect.schema

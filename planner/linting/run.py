@@ -8,20 +8,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.configs.dialect import Version
 from planner.diagnostics import Finding, FixSafety, Rule
 from planner.errors import ConfigError
-from planner.files import decode, read_bytes
+from planner.files import read_bytes
 from planner.linting.configuration import LintConfiguration, configuration_for, target_version
 from planner.linting.discovery import FoundFile, discover
 from planner.linting.engine import Options, lint_text
 from planner.linting.fixing import fix_text
 from planner.linting.likeness import looks_like
 from planner.linting.selection import Selection, check_words, is_selected
-from planner.linting.sources import MAX_FILE_BYTES, SourceError, format_of
+from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+if TYPE_CHECKING:
+    from planner.device import DeviceProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class Request:
     selection: Selection = field(default_factory=Selection)
     dialect: str | None = None
     target_versions: Mapping[str, Version] = field(default_factory=dict)
-    device: str | None = None
+    device: "DeviceProfile | None" = None
     skip_unknown: bool = False
     is_isolated: bool = False
     fix: FixSafety | None = None
@@ -56,20 +58,13 @@ class Change:
         path: The file.
         before: Its text.
         after: Its new text.
-        has_mark: Whether it begins with a byte-order mark, which neither text has.
         fixed: The findings that are mended.
     """
 
     path: str
     before: str
     after: str
-    has_mark: bool
     fixed: tuple[Finding, ...]
-
-    @property
-    def content(self) -> bytes:
-        """The new bytes of the file."""
-        return (_BYTE_ORDER_MARK if self.has_mark else b"") + self.after.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +108,24 @@ def lint(
         ignore: Rules not to run.
         dialect: The dialect to take every file for.
         target_versions: By dialect, the release to check against, such as {"axolotl": "0.12"}.
-        device: The device for rules that need one.
+        device: The device for rules that need one, by name or as a profile's file.
         is_isolated: Whether configuration files (.planner.toml, pyproject.toml) do not count.
 
     Raises:
         SelectionError: A selector means no rule.
         LintConfigurationError: A configuration file cannot be used.
         ValueError: A target version is of no known dialect or no release.
+        DeviceError: There is no such device.
     """
     selection = Selection(select=tuple(select), extend=tuple(extend_select), ignore=tuple(ignore))
     check_words((*selection.select, *selection.extend, *selection.ignore))
     versions = {name: target_version(name, text) for name, text in (target_versions or {}).items()}
     request = Request(
-        selection=selection, dialect=dialect, target_versions=versions, device=device, is_isolated=is_isolated
+        selection=selection,
+        dialect=dialect,
+        target_versions=versions,
+        device=_device(device, ".") if device is not None else None,
+        is_isolated=is_isolated,
     )
     return lint_paths((os.fspath(path) for path in paths), request)
 
@@ -184,23 +184,20 @@ class _Checker:
         if format_of(path) is None:
             self.unknown.append(path)
             return
+        text = ""
         try:
-            text = decode(content, path, error_type=ConfigError, max_bytes=MAX_FILE_BYTES)
-        except ConfigError as error:
-            self.unreadable += [error] if is_meant else []
-            return
-        try:
+            text = decode(content)
             findings = self.lint_text(text, path)
         except SourceError as error:
             if is_meant or looks_like(text, path):
-                self.unreadable.append(_located(error, text, path))
+                self.unreadable.append(_located(error, content, path))
             return
         if findings is None:
             self.unknown += [path] if is_meant else []
             return
         self.checked.append(path)
         if self.request.fix is not None and any(found.report.fix for found in findings):
-            findings = self.fix(text, path, has_mark=content.startswith(_BYTE_ORDER_MARK))
+            findings = self.fix(text, path)
         for found in findings:
             place = found.report.place
             key = (place.document.path, place.start, place.end, found.rule.code, found.report.message)
@@ -209,7 +206,7 @@ class _Checker:
     def lint_text(self, text: str, path: str) -> tuple[Finding, ...] | None:
         return lint_text(text, path, self.options(path))
 
-    def fix(self, text: str, path: str, *, has_mark: bool) -> tuple[Finding, ...]:
+    def fix(self, text: str, path: str) -> tuple[Finding, ...]:
         """What is left to be found after fixing, which is kept as a change."""
 
         def lint(text: str) -> tuple[Finding, ...]:
@@ -217,7 +214,7 @@ class _Checker:
 
         fixed = fix_text(text, lint, unsafe=self.request.fix is FixSafety.UNSAFE)
         if fixed.text != text:
-            change = Change(path=path, before=text, after=fixed.text, has_mark=has_mark, fixed=fixed.fixed)
+            change = Change(path=path, before=text, after=fixed.text, fixed=fixed.fixed)
             self.changes.append(change)
         return fixed.remaining
 
@@ -242,7 +239,7 @@ class _Checker:
             is_selected=_is_selected_by(selection),
             dialect=self.request.dialect,
             target_versions={**configuration.target_version, **self.request.target_versions},
-            device=self.request.device or configuration.device,
+            device=self.request.device or _device_of(configuration),
         )
 
 
@@ -252,6 +249,21 @@ def _is_selected_by(selection: Selection) -> Callable[[Rule], bool]:
     return cache(partial(is_selected, selection))
 
 
-def _located(error: SourceError, text: str, path: str) -> ConfigError:
-    line = None if error.offset is None else text.count("\n", 0, error.offset) + 1
-    return ConfigError(error.message, path=path, line=line)
+def _device_of(configuration: LintConfiguration) -> "DeviceProfile | None":
+    if configuration.device is None or configuration.path is None:
+        return None
+    return _device(configuration.device, str(configuration.path.parent))
+
+
+@cache
+def _device(name: str, directory: str) -> "DeviceProfile":
+    from planner.device import load_device  # only for those who have one
+
+    return load_device(name, directory=directory)
+
+
+def _located(error: SourceError, content: bytes, path: str) -> ConfigError:
+    if error.offset is None:
+        return ConfigError(error.message, path=path)
+    before = content.decode(errors="replace")[: error.offset]
+    return ConfigError(error.message, path=path, line=before.count("\n") + 1)

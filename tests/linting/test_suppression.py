@@ -35,8 +35,8 @@ def test_a_comment_that_names_another_rule_silences_nothing_and_is_unused_when_t
 
 
 def test_a_comment_alone_above_a_key_covers_the_whole_block_and_no_more() -> None:
-    text = "# planner: ignore[KEY001]\nspecial_tokens:\n  a: 1\ncontext_parapllel_size: 2\n"
-    assert [("SUP001", 1), ("KEY002", 2), ("KEY001", 4)] == lint(text)
+    text = "# planner: ignore[KEY001]\nfsdp_config:\n  aaaaa: 1\ncontext_parapllel_size: 2\n"
+    assert [("SUP001", 1), ("KEY002", 3), ("KEY001", 4)] == lint(text)
 
 
 def test_other_comments_and_empty_lines_may_stand_between_it_and_the_key() -> None:

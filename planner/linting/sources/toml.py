@@ -159,7 +159,8 @@ class _Reader:
         if match is not None:
             self.position = match.end()
             return Scalar(start, self.position, match[0])
-        return Scalar(start, self.position, _plain(self.take(_WORD)))
+        word = self.take(_WORD)
+        return Scalar(start, self.position, _plain(word))
 
     def array(self, depth: int) -> Sequence:
         array = Sequence(self.position, 0, [])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from planner.reporting.lint.regions import UNPRINTABLE, region
+from planner.reporting.lint.regions import UNPRINTABLE, line_of, region
 
 if TYPE_CHECKING:
     from planner.diagnostics import Place
@@ -64,7 +64,7 @@ def rows(marks: Sequence[Mark]) -> Iterator[Row]:
 
 
 def _line(number: int, marks: Sequence[Mark]) -> Iterator[Row]:
-    line = marks[0].place.document.line(number)
+    line = line_of(marks[0].place.document, number)
     spans = [_span(mark, number, len(line)) for mark in marks]
     first, last = _window(len(line), min(start for start, _ in spans))
     shown, columns = _laid_out(line[first:last])

@@ -27,7 +27,11 @@ def text(run: "LintRun") -> str:
 def _finding(finding: "Finding", directory: str) -> str:
     rule, report = finding.rule, finding.report
     at = region(report.place)
-    properties = {"file": portable(at.path, directory), "line": at.line, "endLine": at.end_line}
+    properties: dict[str, str | int] = {
+        "file": one_line(portable(at.path, directory)),
+        "line": at.line,
+        "endLine": at.end_line,
+    }
     if at.line == at.end_line:  # GitHub takes columns only within one line
         properties |= {"col": at.column, "endColumn": at.end_column}
     properties["title"] = f"{rule.code} {rule.name}"
@@ -36,7 +40,7 @@ def _finding(finding: "Finding", directory: str) -> str:
 
 
 def _unreadable(error: "ConfigError", directory: str) -> str:
-    properties: dict[str, str | int] = {"file": portable(error.path, directory)}
+    properties: dict[str, str | int] = {"file": one_line(portable(error.path, directory))}
     if error.line is not None:
         properties["line"] = error.line
     return _command("error", properties, one_line(error.message))

@@ -21,7 +21,7 @@ def text(run: "LintRun") -> str:
     paths = dict.fromkeys((*run.checked, *(finding.report.place.document.path for finding in run.findings)))
     suites = [_suite(path, [_failure(found) for found in run.findings if _is_in(found, path)]) for path in paths]
     suites += [_suite(error.path, [_error(error)]) for error in run.unreadable]
-    root = ElementTree.Element("testsuites", name="planner lint", **_totals(suites))
+    root = ElementTree.Element("testsuites", {"name": "planner lint", **_totals(suites)})
     root.extend(suites)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
@@ -34,9 +34,8 @@ def _is_in(finding: "Finding", path: str) -> bool:
 def _suite(path: str, cases: list[Element]) -> Element:
     cases = cases or [ElementTree.Element("testcase", name="no findings", classname=_clean(path), file=_clean(path))]
     counts = {kind: sum(case.find(singular) is not None for case in cases) for kind, singular in _KINDS.items()}
-    suite = ElementTree.Element(
-        "testsuite", name=_clean(path), tests=str(len(cases)), **{kind: str(count) for kind, count in counts.items()}
-    )
+    numbers = {"tests": len(cases), **counts}
+    suite = ElementTree.Element("testsuite", {"name": _clean(path), **{key: str(numbers[key]) for key in numbers}})
     suite.extend(cases)
     return suite
 
@@ -51,7 +50,7 @@ def _totals(suites: list[Element]) -> dict[str, str]:
 def _failure(finding: "Finding") -> Element:
     rule, report = finding.rule, finding.report
     at = region(report.place)
-    name = f"{rule.code} {rule.name} at {at.line}:{at.column}"  # cases of one suite need different names
+    name = f"{rule.code} {rule.name} at {at.line}:{at.column}"
     lines = [f"{at.path}:{at.line}:{at.column}: {report.message}", *([f"help: {report.help}"] if report.help else [])]
     case = ElementTree.Element(
         "testcase", name=name, classname=_clean(at.path), file=_clean(at.path), line=str(at.line)

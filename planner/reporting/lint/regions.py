@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.configs.tree import Document
     from planner.diagnostics import Edit, Place
+
+
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +26,19 @@ class Region:
 
 def region(place: "Place | Edit") -> Region:
     """Where a place is, or what an edit replaces."""
-    line, column = place.document.position(place.start)
-    end_line, end_column = place.document.position(place.end)
-    return Region(path=place.document.path, line=line, column=column, end_line=end_line, end_column=end_column)
+    document = place.document
+    line, column = document.position(place.start)
+    end_line, end_column = document.position(place.end)
+    if document.text.startswith(_BYTE_ORDER_MARK):  # which no editor counts
+        column = max(1, column - (line == 1))
+        end_column = max(1, end_column - (end_line == 1))
+    return Region(path=document.path, line=line, column=column, end_line=end_line, end_column=end_column)
+
+
+def line_of(document: "Document", number: int) -> str:
+    """A line of a document, such that columns of regions count its characters."""
+    line = document.line(number)
+    return line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
 
 
 # Control characters, which could move the cursor or colour what follows; those that change the direction of text or

@@ -1,18 +1,20 @@
 """SARIF 2.1.0, which GitHub's code scanning and editors read.
 
-Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/sarif-v2.1.0-errata01-os-complete.html, and what GitHub
-uses of it: https://docs.github.com/en/code-security/code-scanning/integrating-with-code-scanning/sarif-support-for-code-scanning.
+Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/sarif-v2.1.0-errata01-os-complete.html, and what
+GitHub uses of it, "SARIF support for code scanning", https://docs.github.com/en/code-security/code-scanning.
 """
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from planner import __version__
 from planner.diagnostics import Edit, Finding, Fix, Place, Related, Rule, Severity
 from planner.reporting.lint.fingerprints import fingerprints
-from planner.reporting.lint.regions import portable, region
+from planner.reporting.lint.regions import line_of, portable, region
 from planner.reporting.lint.rule_text import markdown, plain
+from planner.rules import load_example
 
 if TYPE_CHECKING:
     from planner.configs.tree import Document
@@ -61,12 +63,13 @@ def _log(run: "LintRun") -> Object:
 
 
 def _rule(rule: Rule) -> Object:
+    example = load_example(rule.name)
     return {
         "id": rule.code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": rule.why},
-        "help": {"text": plain(rule), "markdown": markdown(rule)},
+        "help": {"text": plain(rule, example), "markdown": markdown(rule, example)},
         "defaultConfiguration": {"level": _LEVEL_BY_SEVERITY[rule.severity]},
         "properties": {
             "tags": [rule.severity, *rule.dialects],
@@ -100,7 +103,7 @@ def _result(finding: Finding, rule_index: int, fingerprint: str, directory: str)
         "ruleId": rule.code,
         "ruleIndex": rule_index,
         "level": _LEVEL_BY_SEVERITY[rule.severity],
-        "message": {"text": f"{report.message}. Help: {report.help}" if report.help else report.message},
+        "message": {"text": f"{report.message}; {report.help}" if report.help else report.message},
         "locations": [_location(report.place, directory)],
         "partialFingerprints": {_FINGERPRINT: fingerprint},
     }
@@ -121,7 +124,7 @@ def _location(place: Place, directory: str) -> Object:
         }
     }
     if place.key:
-        location["logicalLocations"] = [{"fullyQualifiedName": place.key, "kind": "member"}]
+        location["logicalLocations"] = [{"fullyQualifiedName": place.key, "kind": "property"}]
     return location
 
 
@@ -153,9 +156,9 @@ def _region(place: Place | Edit) -> Object:
     document = place.document
     return {
         "startLine": at.line,
-        "startColumn": _utf16_column(document.line(at.line), at.column),
+        "startColumn": _utf16_column(line_of(document, at.line), at.column),
         "endLine": at.end_line,
-        "endColumn": _utf16_column(document.line(at.end_line), at.end_column),
+        "endColumn": _utf16_column(line_of(document, at.end_line), at.end_column),
     }
 
 
@@ -168,5 +171,9 @@ def _utf16_column(line: str, column: int) -> int:
 def _artifact(path: str, directory: str) -> Object:
     shown = portable(path, directory)
     if shown.startswith("/") or shown[1:3] == ":/":
-        return {"uri": "file://" + quote(shown if shown.startswith("/") else f"/{shown}")}
-    return {"uri": quote(shown), "uriBaseId": _ROOT}
+        return {"uri": f"file://{'' if shown.startswith('/') else '/'}{_quoted(shown)}"}
+    return {"uri": _quoted(shown), "uriBaseId": _ROOT}
+
+
+def _quoted(path: str) -> str:
+    return quote(os.fsencode(path))  # a file's name need not be UTF-8

@@ -14,6 +14,8 @@ def line(run: "LintRun") -> str:
     files = _count(len(run.checked), "training config")
     fixed = sum(len(change.fixed) for change in run.changes)
     mended = f"{_count(fixed, 'finding')} fixed; " if fixed else ""
+    if not run.checked and not run.findings:
+        return "no training configs found"
     if not run.findings:
         return f"{mended}no findings{' left' if fixed else ''} in {files}"
     by_severity = Counter(finding.rule.severity for finding in run.findings)
@@ -25,16 +27,12 @@ def line(run: "LintRun") -> str:
 
 def _fixable(run: "LintRun") -> str:
     by_safety = Counter(finding.report.fix.safety for finding in run.findings if finding.report.fix)
-    parts = []
-    if by_safety[FixSafety.SAFE]:
-        parts.append(f"{by_safety[FixSafety.SAFE]} can be fixed with --fix")
-    if by_safety[FixSafety.UNSAFE]:
-        parts.append(
-            f"{by_safety[FixSafety.UNSAFE]} more with --unsafe-fixes"
-            if parts
-            else f"{by_safety[FixSafety.UNSAFE]} can be fixed with --fix --unsafe-fixes"
-        )
-    return f"; {', '.join(parts)}" if parts else ""
+    safe, unsafe = by_safety[FixSafety.SAFE], by_safety[FixSafety.UNSAFE]
+    if safe and unsafe:
+        return f"; {safe} can be fixed with --fix, {unsafe} more with --unsafe-fixes"
+    if safe or unsafe:
+        return f"; {safe or unsafe} can be fixed with --fix{' --unsafe-fixes' if unsafe else ''}"
+    return ""
 
 
 def _count(number: int, noun: str) -> str:
