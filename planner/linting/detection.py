@@ -244,6 +244,35 @@ def _is_lightning(document: Document, root: Mapping) -> bool:
     )
 
 
+def _is_gpt_neox(document: Document, root: Mapping) -> bool:
+    keys = {key.replace("-", "_") for key in root.by_key}
+    model = {
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "max_position_embeddings",
+        "pos_emb",
+        "attention_config",
+    }
+    return (
+        document.format is SourceFormat.YAML
+        and len(keys & model) >= 2
+        and len(keys & {"pipe_parallel_size", "model_parallel_size", "train_micro_batch_size_per_gpu", "train_iters"})
+        >= 2
+    )
+
+
+def _is_planner_spec(document: Document, root: Mapping) -> bool:
+    model = _below(root, "model")
+    return (
+        document.format is SourceFormat.YAML
+        and isinstance(model, Mapping)
+        and _count(model, "preset", "transformers", "factory") >= 1
+        and all(isinstance(_below(model, key), Scalar | None) for key in ("preset", "transformers", "factory"))
+        and _count(root, "batch", "inputs", "device", "precision", "optimizer", "parallel", "checkpointing") >= 1
+    )
+
+
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
@@ -259,6 +288,8 @@ _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("megatron_bridge", _is_megatron_bridge),
     ("vllm", _is_vllm),
     ("sglang", _is_sglang),
+    ("gpt_neox", _is_gpt_neox),
+    ("planner_spec", _is_planner_spec),
 )
 
 DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))
