@@ -63,7 +63,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry(
         "PL401",
         "sequence-parallel-without-tensor-parallel",
-        "megatron megatron_bridge nemo nemo_automodel ms_swift",
+        "megatron megatron_bridge nemo nemo_automodel ms_swift gpt_neox",
     ),
     RuleEntry("PL402", "context-parallel-splits-sequence-unevenly", "megatron megatron_bridge nemo"),
     RuleEntry("PL403", "pipeline-splits-layers-unevenly", "megatron"),

@@ -24,7 +24,7 @@ def find(config: Config) -> Iterator[Report]:
         if scores_bytes >= _LARGE_BYTES:
             yield report(
                 where,
-                f"this attention keeps its scores: {scores_bytes / 1e9:.1f} GB in every layer "
+                f"this attention keeps its scores: {scores_bytes / 1e9:.1f} GB in every attention layer "
                 f"({rows} x {heads} heads x {length:,}² x {_SCORE_BYTES} bytes, over {ranks} ranks)",
                 help="let Transformer Engine choose a fused kernel (auto), or recompute core attention",
             )

@@ -36,7 +36,7 @@ def find(config: Config) -> Iterator[Report]:
         if offloaded is not None and layers is not None and offloaded >= layers:
             yield report(
                 offloading,
-                f"of {layers} layers at most {layers - 1} can be offloaded: the last is needed first in backward",
+                f"of {layers} layers at most {layers - 1} can be offloaded, and Megatron-Core refuses more",
                 help=f"set {core.key('cpu_offloading_num_layers')} to {layers - 1} or less",
             )
 

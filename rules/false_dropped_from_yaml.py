@@ -7,6 +7,7 @@ from planner.configs.edits import rename_key, set_value
 from planner.configs.tree import SourceFormat
 from planner.diagnostics import Fix, FixSafety, Report, Rule, Severity, Source
 
+_FIRST_DROPPING = (0, 10, 0)  # some options were passed on before
 _FIRST_READING = (0, 28, 0)
 # On unless switched off, though their default in vLLM's source is None or true.
 _ON_BY_DEFAULT = ("enable_prefix_caching", "enable_chunked_prefill")
@@ -14,7 +15,7 @@ _ON_BY_DEFAULT = ("enable_prefix_caching", "enable_chunked_prefill")
 
 def find(config: Config) -> Iterator[Report]:
     """A report for each option that is switched off in YAML and stays on."""
-    if config.target >= _FIRST_READING or config.document.format is not SourceFormat.YAML:
+    if not _FIRST_DROPPING <= config.target < _FIRST_READING or config.document.format is not SourceFormat.YAML:
         return
     for name in _ON_BY_DEFAULT:
         setting = config.get(name)

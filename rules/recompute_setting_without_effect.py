@@ -33,7 +33,7 @@ def _while_off(core: CoreSettings) -> Iterator[Report]:
         granularity = core.get("recompute_granularity")
         yield report(
             asked[0],
-            f"nothing is recomputed: {core.key('recompute_granularity')} is not set, and without it this has no effect",
+            f"nothing is recomputed: without {core.key('recompute_granularity')} this has no effect",
             help=f"set {core.key('recompute_granularity')} to full or selective, or remove this",
             related=[(granularity, "off here")] if granularity is not None else [],
         )

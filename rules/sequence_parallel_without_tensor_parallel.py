@@ -2,39 +2,29 @@
 
 from collections.abc import Iterator
 
-from planner.configs.config import Config, Setting, report
-from planner.configs.megatron import cores
+from planner.configs.config import Config, report
 from planner.diagnostics import Report, Rule, Severity, Source
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report where sequence parallelism is asked for and the tensor-parallel degree is 1."""
-    for core in cores(config):
-        asked = core.asked("sequence_parallel")
-        if asked is not None and core.number("tensor_model_parallel_size") == 1:
-            yield _report(config, asked, core.get("tensor_model_parallel_size"), core.key("tensor_model_parallel_size"))
-    if config.dialect.name == "nemo_automodel":
-        facts = config.facts
-        asked = config.on("distributed.sequence_parallel")
-        if asked is not None and facts.tensor_parallel is not None and facts.tensor_parallel.value == 1:
-            yield _report(config, asked, facts.tensor_parallel.setting, "tp_size")
-
-
-def _report(config: Config, asked: Setting, degree: Setting | None, name: str) -> Report:
+    asked, ranks = config.facts.sequence_parallel, config.facts.tensor_parallel
+    if asked is None or asked.setting is None or not asked.value or ranks is None or ranks.value != 1:
+        return
     consequence = _CONSEQUENCES.get(config.dialect.name, f"{config.dialect.framework} switches it off")
-    return report(
-        asked,
-        f"sequence parallelism divides what norms and dropout keep among tensor-parallel ranks, and there is one: "
+    yield report(
+        asked.setting,
+        "sequence parallelism divides what norms and dropout keep among tensor-parallel ranks, and there is one: "
         f"{consequence}",
-        help=f"set {name} to 2 or more, or remove it; context parallelism divides a sequence without tensor "
-        "parallelism",
-        related=[(degree, "there is one rank")] if degree is not None else [],
+        help="use two tensor-parallel ranks or more, or remove it; context parallelism needs no tensor parallelism",
+        related=[(ranks.setting, "there is one rank")] if ranks.setting is not None else [],
     )
 
 
 _CONSEQUENCES = {
     "megatron_bridge": "Megatron-Core refuses it, unless the recipe changes that",
     "nemo_automodel": "it has no effect",
+    "gpt_neox": "it has no effect",
 }
 
 RULE = Rule(
@@ -50,8 +40,9 @@ RULE = Rule(
         Source(title="Megatron-LM, megatron-core 0.19.2", where="megatron/training/arguments.py: validate_args"),
         Source(title="Megatron-Core 0.19.2", where="megatron/core/model_parallel_config.py: __post_init__"),
         Source(title="NeMo 2.0.0", where="nemo/collections/nlp/models/language_modeling/megatron_base_model.py"),
+        Source(title="GPT-NeoX ea7aefd", where="megatron/neox_arguments/neox_args.py: sequence_parallel"),
         Source(title="ms-swift 4.6.0", where="swift/megatron/arguments/megatron_args.py: __post_init__"),
     ),
     find=find,
-    dialects=("megatron", "megatron_bridge", "nemo", "nemo_automodel", "ms_swift"),
+    dialects=("megatron", "megatron_bridge", "nemo", "nemo_automodel", "ms_swift", "gpt_neox"),
 )

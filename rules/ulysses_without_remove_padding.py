@@ -5,23 +5,25 @@ from collections.abc import Iterator
 from planner.configs.config import Config, report
 from planner.diagnostics import Report, Rule, Severity, Source
 
-_MODELS = (("actor_rollout_ref.actor", "actor_rollout_ref.model"), ("critic", "critic.model"))
+_ACTOR = "actor_rollout_ref.actor"
+_MODEL = "actor_rollout_ref.model"
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report where sequences are to be divided and keep their padding."""
-    for owner, model in _MODELS:
-        degree = config.get(f"{owner}.ulysses_sequence_parallel_size")
-        padding = config.get(f"{model}.use_remove_padding")
-        if degree is None or padding is None or not isinstance(degree.value, int):
-            continue
-        if degree.value > 1 and padding.value is False:
-            yield report(
-                padding,
-                "Ulysses sequence parallelism works on rows without padding: verl refuses to start with padding kept",
-                help=f"set {model}.use_remove_padding to true",
-                related=[(degree, f"{degree.value} ranks share a sequence")],
-            )
+    degree, padding = config.get(f"{_ACTOR}.ulysses_sequence_parallel_size"), config.get(f"{_MODEL}.use_remove_padding")
+    strategy = config.get(f"{_ACTOR}.strategy")
+    if degree is None or padding is None or not isinstance(degree.value, int):
+        return
+    if strategy is not None and strategy.value not in ("fsdp", "fsdp2"):
+        return
+    if degree.value > 1 and padding.value is False:
+        yield report(
+            padding,
+            "Ulysses sequence parallelism works on rows without padding: verl refuses to start with padding kept",
+            help=f"set {_MODEL}.use_remove_padding to true",
+            related=[(degree, f"{degree.value} ranks share a sequence")],
+        )
 
 
 RULE = Rule(

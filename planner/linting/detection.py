@@ -89,11 +89,21 @@ def _is_megatron_bridge(document: Document, root: Mapping) -> bool:
         and _count(train, "train_iters", "global_batch_size", "micro_batch_size") > 0
         and not _count(root, "trainer", "policy", "step_scheduler")
         and _count(root, "optimizer", "scheduler", "checkpoint", "ddp", "dist", "logger", "dataset") > 0
-        and _count(model, "seq_length", "_target_", *_CORE_SIZES) > 0
+        and _count(model, "_target_", *_CORE_SIZES, *_CORE_SETTINGS) > 0
     )
 
 
 _CORE_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+_CORE_SETTINGS = (
+    "seq_length",
+    "sequence_parallel",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_modules",
+    "cpu_offloading",
+    "fine_grained_activation_offloading",
+    "attention_backend",
+)
 
 
 def _is_nemo(document: Document, root: Mapping) -> bool:

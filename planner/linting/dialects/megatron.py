@@ -21,7 +21,7 @@ _SHARDING = {
 def read(config: Config) -> Facts:
     """The training facts of Megatron-LM's arguments."""
     (core,) = cores(config)
-    facts = {**simple_facts(config), **core_facts(core)}
+    facts = core_facts(core)
     if config.value("transformer-impl") == "local":
         facts["attention"] = Fact(value=Attention.EAGER, setting=config.get("transformer-impl"))
     fsdp = config.on("use-megatron-fsdp")
@@ -33,8 +33,12 @@ def read(config: Config) -> Facts:
 
 
 def core_facts(core: CoreSettings) -> dict[str, Any]:
-    """The facts that Megatron-Core's settings say."""
-    facts: dict[str, Any] = {}
+    """The facts of a config that uses Megatron-Core: those of its schema, and those that Megatron-Core's settings say."""
+    facts = simple_facts(core.config)
+    for fact in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
+        name = fact if fact == "context_parallel" else fact.replace("_", "_model_")
+        degree = core.number(f"{name}_size")
+        facts[fact] = None if degree is None else Fact(value=degree, setting=core.get(f"{name}_size"))
     kind, setting = core.recompute
     if kind is not None:
         facts["checkpointing"] = Fact(value=kind, setting=setting)

@@ -3,7 +3,6 @@
 from planner.configs.config import Config
 from planner.configs.facts import Facts
 from planner.configs.megatron import cores
-from planner.linting.dialects import simple_facts
 from planner.linting.dialects.megatron import core_facts
 
 ENVIRONMENT_KEYS = ("env_vars",)
@@ -12,4 +11,4 @@ ENVIRONMENT_KEYS = ("env_vars",)
 def read(config: Config) -> Facts:
     """The training facts of the overrides."""
     (core,) = cores(config)
-    return Facts(**{**simple_facts(config), **core_facts(core)})
+    return Facts(**core_facts(core))

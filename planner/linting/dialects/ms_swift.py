@@ -18,10 +18,9 @@ _ATTENTION = {
 
 def read(config: Config) -> Facts:
     """The facts of a command of ms-swift."""
-    facts = simple_facts(config)
     for core in cores(config):
-        facts.update(core_facts(core))
-        return Facts(**facts)
+        return Facts(**core_facts(core))
+    facts = simple_facts(config)
     attention = config.get("attn_impl")
     if attention is not None and str(attention.value) in _ATTENTION:
         facts["attention"] = Fact(value=_ATTENTION[str(attention.value)], setting=attention)

@@ -3,11 +3,10 @@
 from planner.configs.config import Config
 from planner.configs.facts import Facts
 from planner.configs.megatron import cores
-from planner.linting.dialects import simple_facts
 from planner.linting.dialects.megatron import core_facts
 
 
 def read(config: Config) -> Facts:
     """The training facts of the config."""
     (core,) = cores(config)
-    return Facts(**{**simple_facts(config), **core_facts(core)})
+    return Facts(**core_facts(core))

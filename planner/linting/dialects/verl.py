@@ -11,21 +11,16 @@ _ACTOR = "actor_rollout_ref.actor"
 
 def read(config: Config) -> Facts:
     """The facts of the actor and its rollout."""
+    actor = next((core for core in cores(config) if core.prefixes[0].startswith(_ACTOR)), None)
+    if actor is not None:
+        return Facts(**core_facts(actor))
     facts = simple_facts(config)
-    cored = [core for core in cores(config) if core.prefixes[0].startswith(_ACTOR)]
-    for core in cored:
-        facts.update(core_facts(core))
-        for fact in ("tensor", "pipeline", "context"):
-            setting = core.get(f"{fact}_model_parallel_size" if fact != "context" else "context_parallel_size")
-            if setting is not None and isinstance(setting.value, int):
-                facts[f"{fact}_parallel"] = Fact(value=setting.value, setting=setting)
-    if not cored:
-        checkpointing = config.get("actor_rollout_ref.model.enable_gradient_checkpointing")
-        is_on = config.value("actor_rollout_ref.model.enable_gradient_checkpointing")
-        if isinstance(is_on, bool):
-            kind = Checkpointing.FULL if is_on else Checkpointing.NONE
-            facts["checkpointing"] = Fact(value=kind, setting=checkpointing)
-        strategy = config.get(f"{_ACTOR}.strategy")
-        if strategy is not None and strategy.value in ("fsdp", "fsdp2"):
-            facts["sharding"] = Fact(value=Sharding.PARAMETERS, setting=strategy)
+    checkpointing = config.get("actor_rollout_ref.model.enable_gradient_checkpointing")
+    is_on = config.value("actor_rollout_ref.model.enable_gradient_checkpointing")
+    if isinstance(is_on, bool):
+        kind = Checkpointing.FULL if is_on else Checkpointing.NONE
+        facts["checkpointing"] = Fact(value=kind, setting=checkpointing)
+    strategy = config.get(f"{_ACTOR}.strategy")
+    if strategy is not None and strategy.value in ("fsdp", "fsdp2"):
+        facts["sharding"] = Fact(value=Sharding.PARAMETERS, setting=strategy)
     return Facts(**facts)
