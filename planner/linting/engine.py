@@ -10,7 +10,7 @@ from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
 from planner.linting import MARK
 from planner.linting.detection import detect
-from planner.linting.dialects import merged_facts, read_environment, read_facts
+from planner.linting.dialects import merged_facts, read_environment, read_facts, settings_root
 from planner.linting.links import linked_roots
 from planner.linting.sources import format_of, parse
 from planner.records import record, replace
@@ -137,6 +137,7 @@ def _config(
     setting = None if named_by is None else named_by[0]
     config = Config(document=document, root=root, dialect=dialect, versions=versions, named_by=setting)
     config = replace(config, environment=read_environment(config))
+    config = replace(config, root=settings_root(config))
     if named_by is None:  # one step: what a named file names itself is not followed, so that there is no loop
         linked = tuple(
             _config(other, its_document, its_root, options, (setting, config))
