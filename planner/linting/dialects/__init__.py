@@ -6,7 +6,7 @@ Values that a fact takes over as they are, and defaults, come from the dialect's
 `simple_facts`; a module adds what needs a decision.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any, get_args
@@ -80,9 +80,9 @@ def simple_facts(config: Config) -> dict[str, Any]:
 
 
 @cache
-def _fact_keys(dialect: Dialect) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
+def _fact_keys(dialect: Dialect) -> tuple[tuple[str, str, dict[str, Any]], ...]:
     """The keys whose values are facts, with the facts' names."""
-    return tuple((key, schema["x-fact"], schema) for key, schema in dialect.known_keys() if "x-fact" in schema)
+    return tuple((key, schema["x-fact"], dict(schema)) for key, schema in dialect.known_keys() if "x-fact" in schema)
 
 
 def merged_facts(facts: Facts, linked: Iterable[Config]) -> Facts:

@@ -42,10 +42,6 @@ class SourceError(PlannerError):
         self.offset = offset
 
 
-# NUL, which marks binary data, and halves of surrogate pairs, which UTF-8 cannot hold.
-_FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
-
-
 def decode(data: bytes) -> str:
     """The text of a file in UTF-8, a byte order mark and the ends of lines as they are.
 
