@@ -25,8 +25,8 @@ def find(config: Config) -> Iterator[Report]:
     scores = ", and a matrix of scores as large for each head" if attention.value is Attention.EAGER else ""
     yield report(
         packing.setting,
-        f"packed rows of {length.value:,} tokens with {attention.value} attention need a mask of {mask_bytes / 1e9:.2f} "
-        f"GB for each row{scores}; what is between documents is computed and then masked",
+        f"packed rows of {length.value:,} tokens with {attention.value} attention need a mask of "
+        f"{mask_bytes / 1e9:.2f} GB for each row{scores}; what is between documents is computed and masked",
         help="flash attention takes the documents' lengths instead: "
         + ("attn_implementation: flash_attention_2" if config.dialect.name == "axolotl" else "flash_attn: fa2"),
         related=related,

@@ -187,7 +187,7 @@ def _fsdp_sharding(config: Config, fsdp: Setting) -> Fact[Sharding]:
     if reshard is not None and reshard.value is False:
         return Fact(value=Sharding.GRADIENTS, setting=reshard)
     listed = config.value("fsdp")
-    words = [word for word in listed if word in _SHARDING_BY_WORD] if isinstance(listed, list) else []
+    words = [word for word in map(str, listed) if word in _SHARDING_BY_WORD] if isinstance(listed, list) else []
     return Fact(value=_SHARDING_BY_WORD[words[0]] if words else Sharding.PARAMETERS, setting=fsdp)
 
 
