@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from planner.configs.config import Config, Setting
+from planner.configs.config import Config
 from planner.configs.facts import Checkpointing, Fact, Facts, Sharding
+from planner.configs.sharding import fsdp_setting, fsdp_version, is_true
 from planner.linting.dialects import simple_facts
-from planner.linting.dialects.transformers import is_true
 
 _DTYPE_BY_PRECISION = {"bf16": "bfloat16", "fp16": "float16"}
 # FSDP1's strategies, by name and by torch's number. Source: accelerate 1.15.0, utils/constants.py.
@@ -42,18 +42,6 @@ def read(config: Config) -> Facts:
     return Facts(**facts)
 
 
-def fsdp(config: Config, name: str) -> Setting | None:
-    """The setting of a key of fsdp_config, with or without its prefix."""
-    return config.first(f"fsdp_config.fsdp_{name}", f"fsdp_config.{name}")
-
-
-def fsdp_version(config: Config) -> int | None:
-    """Which FSDP is asked for; None where it cannot be told."""
-    setting = fsdp(config, "version")
-    text = "1" if setting is None else str(setting.value)
-    return int(text) if text in ("1", "2") else None
-
-
 def _counts(fact: Fact[Any], kind: object) -> bool:
     """Whether a fact is set in a part of the file that is read with that distributed_type."""
     part = "" if fact.setting is None else fact.setting.key.partition(".")[0]
@@ -67,18 +55,18 @@ def _fsdp(config: Config) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     version = fsdp_version(config)
     if version == 2:
-        reshard = fsdp(config, "reshard_after_forward")
+        reshard = fsdp_setting(config, "reshard_after_forward")
         keeps = reshard is not None and str(reshard.value).lower() == "false"
         facts["sharding"] = Fact(value=Sharding.GRADIENTS if keeps else Sharding.PARAMETERS, setting=reshard)
     elif version == 1:
-        strategy = fsdp(config, "sharding_strategy")
+        strategy = fsdp_setting(config, "sharding_strategy")
         name = "full_shard" if strategy is None else str(strategy.value).lower()
         if name in _SHARDING_BY_STRATEGY:
             facts["sharding"] = Fact(value=_SHARDING_BY_STRATEGY[name], setting=strategy)
-    checkpointing = fsdp(config, "activation_checkpointing")
+    checkpointing = fsdp_setting(config, "activation_checkpointing")
     if checkpointing is not None and is_true(checkpointing.value):
         facts["checkpointing"] = Fact(value=Checkpointing.FULL, setting=checkpointing)
-    offload = fsdp(config, "offload_params")
+    offload = fsdp_setting(config, "offload_params")
     if offload is not None:
         facts["parameter_offload"] = Fact(value=is_true(offload.value), setting=offload)
     return facts

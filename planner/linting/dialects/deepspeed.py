@@ -4,6 +4,7 @@ from typing import Any
 
 from planner.configs.config import Config
 from planner.configs.facts import Fact, Facts, Sharding
+from planner.configs.sharding import zero_stage
 from planner.linting.dialects import simple_facts
 
 _SHARDING_BY_STAGE = {0: Sharding.NONE, 1: Sharding.OPTIMIZER, 2: Sharding.GRADIENTS, 3: Sharding.PARAMETERS}
@@ -27,19 +28,8 @@ def read(config: Config) -> Facts:
     return Facts(**facts)
 
 
-def stage_of(config: Config) -> int | None:
-    """The ZeRO stage; None where it is not known, such as "auto"."""
-    whole = config.get("zero_optimization")
-    if whole is not None and isinstance(whole.value, bool):
-        return int(whole.value)  # an old form: true is stage 1
-    stage = config.get("zero_optimization.stage")
-    if stage is None:
-        return 0
-    return stage.value if isinstance(stage.value, int) and not isinstance(stage.value, bool) else None
-
-
 def _zero(config: Config) -> dict[str, Any]:
-    stage = stage_of(config)
+    stage = zero_stage(config)
     if stage not in _SHARDING_BY_STAGE:
         return {}
     facts: dict[str, Any] = {

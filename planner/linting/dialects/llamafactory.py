@@ -7,7 +7,8 @@ from typing import Any
 
 from planner.configs.config import Config
 from planner.configs.facts import Attention, Checkpointing, Fact, Facts, Loss
-from planner.linting.dialects.transformers import is_true, training_arguments
+from planner.configs.sharding import is_true
+from planner.linting.dialects.transformers import training_arguments
 
 _ATTENTION = {
     "disabled": Attention.EAGER,

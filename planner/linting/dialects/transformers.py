@@ -4,6 +4,7 @@ from typing import Any
 
 from planner.configs.config import Config, Setting
 from planner.configs.facts import Attention, Checkpointing, Fact, Facts, Sharding
+from planner.configs.sharding import fsdp_setting, fsdp_words, is_true
 from planner.linting.dialects import simple_facts
 
 # From this release on, checkpointing is non-reentrant unless asked otherwise. Source: transformers 5.0.0 and 4.57.0,
@@ -24,20 +25,6 @@ def training_arguments(config: Config) -> dict[str, Any]:
     facts.update(_precision(config))
     facts.update(_fsdp(config))
     return facts
-
-
-def is_true(value: object) -> bool:
-    """Whether a value is true, also as the text that command lines and JSON files have."""
-    return value is True or (isinstance(value, str) and value.lower() in ("true", "1", "yes", "y", "t", "on"))
-
-
-def fsdp_options(setting: Setting | None) -> tuple[str, ...]:
-    """The words of the key ``fsdp``, in lower case; "true" for true; none where it is off."""
-    value = None if setting is None else setting.value
-    if isinstance(value, bool):
-        return ("true",) if value else ()
-    words = value if isinstance(value, list) else value.split() if isinstance(value, str) else ()
-    return tuple(str(word).lower() for word in words if str(word).lower() not in ("", "false"))
 
 
 def attention_of(setting: Setting | None) -> dict[str, Any]:
@@ -61,9 +48,8 @@ def _checkpointing(config: Config) -> dict[str, Any]:
     value = config.value(_CHECKPOINTING_KEYS[-1]) if setting is None else setting.value
     if not isinstance(value, bool):
         return {}
-    sharded = config.link("transformers_fsdp")
-    by_fsdp = sharded.first("activation_checkpointing", "fsdp_activation_checkpointing") if sharded else None
-    if not value and by_fsdp is not None and is_true(by_fsdp.value) and fsdp_options(config.get("fsdp")):
+    by_fsdp = fsdp_setting(config, "activation_checkpointing")
+    if not value and by_fsdp is not None and is_true(by_fsdp.value) and fsdp_words(config):
         return {"checkpointing": Fact(value=Checkpointing.FULL, setting=by_fsdp)}
     facts: dict[str, Any] = {
         "checkpointing": Fact(value=Checkpointing.FULL if value else Checkpointing.NONE, setting=setting)
@@ -88,16 +74,15 @@ def _precision(config: Config) -> dict[str, Any]:
 
 def _fsdp(config: Config) -> dict[str, Any]:
     setting = config.get("fsdp")
-    options = fsdp_options(setting)
-    if not options or "no_shard" in options:
+    words = fsdp_words(config)
+    if not words or "no_shard" in words:
         return {}
-    sharded = config.link("transformers_fsdp")
     facts: dict[str, Any] = {}
-    reshard = sharded.first("reshard_after_forward", "fsdp_reshard_after_forward") if sharded else None
-    keeps = "shard_grad_op" in options or (reshard is not None and str(reshard.value).lower() == "false")
+    reshard = fsdp_setting(config, "reshard_after_forward")
+    keeps = "shard_grad_op" in words or (reshard is not None and str(reshard.value).lower() == "false")
     facts["sharding"] = Fact(value=Sharding.GRADIENTS if keeps else Sharding.PARAMETERS, setting=setting)
-    offload = sharded.first("cpu_offload", "fsdp_cpu_offload") if sharded else None
-    if "offload" in options:
+    offload = fsdp_setting(config, "cpu_offload")
+    if "offload" in words:
         facts["parameter_offload"] = Fact(value=True, setting=setting)
     elif offload is not None and isinstance(offload.value, bool):
         facts["parameter_offload"] = Fact(value=offload.value, setting=offload)

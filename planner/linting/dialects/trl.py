@@ -4,7 +4,8 @@ from typing import Any
 
 from planner.configs.config import Config
 from planner.configs.facts import Fact, Facts, Loss
-from planner.linting.dialects.transformers import attention_of, is_true, training_arguments
+from planner.configs.sharding import is_true
+from planner.linting.dialects.transformers import attention_of, training_arguments
 
 _FLOAT32_SINCE = (0, 27)  # before, the checkpoint's own dtype was taken. Source: trl/trainer/model_config.py
 _BITS_BY_KEY = {"load_in_4bit": 4, "load_in_8bit": 8}
