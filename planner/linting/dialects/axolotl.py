@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.configs.config import Config, Setting
-from planner.configs.facts import Attention, Checkpointing, Fact, Facts, Loss, Sharding
+from planner.configs.facts import ALL_LINEAR, Attention, Checkpointing, Fact, Facts, Loss, Sharding
 from planner.linting.dialects import simple_facts
 
 # The flags that attn_implementation replaced, in the order in which axolotl looks for one that is on.
@@ -126,8 +126,10 @@ def _adapter(config: Config) -> dict[str, Any]:
     for (kind, key), bits in _LORA_BITS.items():
         if kind == name and (on := config.on(key)):
             facts["quantization_bits"] = Fact(value=bits, setting=on)
-    targets = config.get("lora_target_modules")
-    if targets is not None and isinstance(targets.value, list) and not config.on("lora_target_linear"):
+    targets = config.on("lora_target_linear") or config.get("lora_target_modules")
+    if targets is not None and targets.value is True:
+        facts["lora_targets"] = Fact(value=(ALL_LINEAR,), setting=targets)
+    elif targets is not None and isinstance(targets.value, list):
         facts["lora_targets"] = Fact(value=tuple(str(target) for target in targets.value), setting=targets)
     return facts
 
@@ -143,9 +145,10 @@ def _precision(config: Config) -> dict[str, Any]:
                 continue
             facts["compute_dtype"] = Fact(value=dtype, setting=on)
             break
-    is_plain = all(config.value(key) is None for key in ("adapter", "fsdp", "fsdp_config", "deepspeed"))
-    if is_plain and config.on("bf16"):
-        # The weights are loaded in the dtype of the computation, and no wrapper makes float32 ones of them.
+    is_wrapped = any(config.value(key) is not None for key in ("fsdp", "fsdp_config", "deepspeed"))
+    is_quantized = config.on("load_in_4bit") or config.on("load_in_8bit")
+    if config.on("bf16") and not is_wrapped and not is_quantized and config.value("adapter") in (None, "lora"):
+        # The weights are loaded in the dtype of the computation, and nothing makes float32 ones of them.
         facts["parameter_dtype"] = facts["compute_dtype"]
     return facts
 

@@ -6,7 +6,7 @@ Source: llamafactory 0.9.5, hparams/*.py, model/model_utils/{attention,checkpoin
 from typing import Any
 
 from planner.configs.config import Config
-from planner.configs.facts import Attention, Checkpointing, Fact, Facts, Loss
+from planner.configs.facts import ALL_LINEAR, Attention, Checkpointing, Fact, Facts, Loss
 from planner.configs.sharding import is_true
 from planner.linting.dialects.transformers import training_arguments
 
@@ -61,18 +61,24 @@ def _adapter(config: Config) -> dict[str, Any]:
     name = config.value("finetuning_type")
     facts: dict[str, Any] = {"lora": Fact(value=name == "lora", setting=kind)} if isinstance(name, str) else {}
     targets = config.get("lora_target")
-    if name == "lora" and targets is not None and isinstance(targets.value, str) and targets.value != "all":
-        names = tuple(part.strip() for part in targets.value.split(","))
-        facts["lora_targets"] = Fact(value=names, setting=targets)
+    written = config.value("lora_target")
+    if name == "lora" and isinstance(written, str):
+        names = tuple(part.strip() for part in written.split(","))
+        facts["lora_targets"] = Fact(value=(ALL_LINEAR,) if names == ("all",) else names, setting=targets)
     return facts
 
 
 def _precision(config: Config) -> dict[str, Any]:
-    """The dtypes: trained parameters are float32, whatever that of the computation is, unless told otherwise."""
+    """The dtypes: weights are loaded in that of the computation, and those that are trained in full made float32."""
     if pure := config.on("pure_bf16"):
         fact = Fact(value="bfloat16", setting=pure)
         return {"compute_dtype": fact, "parameter_dtype": fact}
-    return {} if config.on("use_badam") else {"parameter_dtype": Fact(value="float32")}
+    kind = config.value("finetuning_type")
+    if kind == "full":
+        return {} if config.on("use_badam") else {"parameter_dtype": Fact(value="float32")}
+    if kind == "lora" and (bf16 := config.get("bf16")) and is_true(bf16.value):
+        return {"parameter_dtype": Fact(value="bfloat16", setting=bf16)}
+    return {}
 
 
 def _loss(config: Config) -> Fact[Loss] | None:

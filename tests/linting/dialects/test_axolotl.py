@@ -125,7 +125,9 @@ def test_four_bits_go_with_qlora_and_eight_with_lora(text: str, lora: bool | Non
 def test_targets_are_known_where_they_are_listed() -> None:
     listed = facts("adapter: lora\nlora_r: 16\nlora_target_modules: [q_proj, v_proj]\n")
     assert values(listed, "lora_rank", "lora_targets") == {"lora_rank": 16, "lora_targets": ("q_proj", "v_proj")}
-    assert values(facts("adapter: lora\nlora_target_linear: true\n"), "lora_targets") == {"lora_targets": None}
+    all_linear = facts("adapter: lora\nlora_target_linear: true\n")
+    assert values(all_linear, "lora_targets") == {"lora_targets": ("all-linear",)}
+    assert values(facts("adapter: lora\n"), "lora_targets") == {"lora_targets": None}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,8 @@ def test_targets_are_known_where_they_are_listed() -> None:
     [
         ("bf16: true\n", "bfloat16", "bfloat16"),
         ("bf16: true\ndeepspeed: nowhere.json\n", "bfloat16", None),
-        ("bf16: true\nadapter: lora\n", "bfloat16", None),
+        ("bf16: true\nadapter: lora\n", "bfloat16", "bfloat16"),
+        ("bf16: true\nadapter: qlora\nload_in_4bit: true\n", "bfloat16", None),
         ("fp16: true\n", "float16", None),
         ("bf16: auto\n", None, None),
     ],

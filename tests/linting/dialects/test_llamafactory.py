@@ -11,6 +11,7 @@ from planner.linting.sources import parse
 from tests.linting.dialects.reading import dialect_of, facts_of, values
 
 BASE = "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: lora\n"
+FULL = BASE.replace("lora", "full")
 PRETRAINING, PREFERENCE = BASE.replace("sft", "pt"), BASE.replace("sft", "dpo")
 V1 = "model: Qwen/Qwen3-0.6B\nmodel_class: llm\nkernel_config:\n  name: auto\ntrain_dataset: a.yaml\n"
 
@@ -123,13 +124,17 @@ def test_the_loss_is_known_where_it_is_that_of_the_language_model(text: str, exp
 @pytest.mark.parametrize(
     ("text", "compute", "parameters"),
     [
-        ("bf16: true\n", "bfloat16", "float32"),
-        ("pure_bf16: true\n", "bfloat16", "bfloat16"),
-        ("bf16: true\nuse_badam: true\n", "bfloat16", None),
+        (BASE + "bf16: true\n", "bfloat16", "bfloat16"),
+        (BASE, None, None),
+        (FULL + "bf16: true\n", "bfloat16", "float32"),
+        (FULL + "pure_bf16: true\n", "bfloat16", "bfloat16"),
+        (FULL + "bf16: true\nuse_badam: true\n", "bfloat16", None),
     ],
 )
-def test_trained_parameters_are_float32_but_in_pure_bfloat16(text: str, compute: str, parameters: str | None) -> None:
-    assert values(facts(text), "compute_dtype", "parameter_dtype") == {
+def test_parameters_that_are_trained_in_full_are_float32_but_in_pure_bfloat16(
+    text: str, compute: str | None, parameters: str | None
+) -> None:
+    assert values(facts_of(text), "compute_dtype", "parameter_dtype") == {
         "compute_dtype": compute,
         "parameter_dtype": parameters,
     }
@@ -138,7 +143,7 @@ def test_trained_parameters_are_float32_but_in_pure_bfloat16(text: str, compute:
 def test_targets_are_known_where_they_are_named() -> None:
     named = facts("lora_target: q_proj, v_proj\n")
     assert values(named, "lora", "lora_targets") == {"lora": True, "lora_targets": ("q_proj", "v_proj")}
-    assert values(facts("lora_target: all\n"), "lora_targets") == {"lora_targets": None}
+    assert values(facts("lora_target: all\n"), "lora_targets") == {"lora_targets": ("all-linear",)}
 
 
 def test_a_deepspeed_config_beside_it_says_what_is_sharded(tmp_path: Path) -> None:
