@@ -21,6 +21,8 @@ _ATTENTION_BY_FLAG = {
 }
 _ATTENTION_BY_NAME = {"eager": Attention.EAGER, "sdpa": Attention.SDPA, "flex_attention": Attention.FLEX}
 _SHARDING_BY_WORD = {"full_shard": Sharding.PARAMETERS, "shard_grad_op": Sharding.GRADIENTS}
+# Keys of what is trained otherwise than as a language model.
+_OTHER_METHODS = ("rl", "reward_model", "process_reward_model")
 # The adapters that peft trains as low-rank matrices.
 _LORA = ("lora", "qlora")
 _LORA_BITS = {("qlora", "load_in_4bit"): 4, ("lora", "load_in_8bit"): 8}
@@ -33,6 +35,8 @@ def read(config: Config) -> Facts:
         facts |= part(config)
     facts["attention"] = attention(config)
     facts["loss"] = _loss(config)
+    if any(config.value(key) for key in _OTHER_METHODS):
+        facts.pop("micro_batch", None)  # a row is a pair of texts, or is generated first
     return Facts(**facts)
 
 
@@ -155,7 +159,7 @@ def _precision(config: Config) -> dict[str, Any]:
 
 def _loss(config: Config) -> Fact[Loss] | None:
     """How the loss is computed; None where another than the language model's is, or logits are cast piece by piece."""
-    if any(config.value(key) for key in ("rl", "reward_model", "process_reward_model", "chunked_cross_entropy")):
+    if any(config.value(key) for key in (*_OTHER_METHODS, "chunked_cross_entropy")):
         return None
     cut = config.get("cut_cross_entropy")
     if has_plugin(config, "CutCrossEntropyPlugin") and (cut is None or cut.value):

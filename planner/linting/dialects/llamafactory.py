@@ -18,6 +18,7 @@ _ATTENTION = {
 }
 # Losses of its own, which need the logits.
 _LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
+_OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon")
 _CAUSAL_STAGES = ("pt", "sft")
 
 
@@ -30,6 +31,10 @@ def read(config: Config) -> Facts:
     if kernel is not None and isinstance(kernel.value, str) and kernel.value in _ATTENTION:
         facts["attention"] = Fact(value=_ATTENTION[kernel.value], setting=kernel)
     facts["loss"] = _loss(config)
+    if any(config.on(key) for key in _OPTIMIZERS):
+        facts.pop("optimizer", None)  # they take the place of the one that `optim` names
+    if config.value("stage") not in _CAUSAL_STAGES:
+        facts.pop("micro_batch", None)  # a row is a pair of texts, or is generated first
     return Facts(**facts)
 
 

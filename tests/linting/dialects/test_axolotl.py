@@ -179,6 +179,10 @@ def test_rows_that_are_packed_are_padded_unless_told_otherwise(text: str, is_pad
     assert values(facts(text), "pad_to_length") == {"pad_to_length": is_padded}
 
 
+def test_rows_of_preferences_are_not_counted_as_rows_of_text() -> None:
+    assert values(facts("rl: dpo\nmicro_batch_size: 4\n"), "micro_batch") == {"micro_batch": None}
+
+
 def test_evaluation_batches_follow_the_micro_batch() -> None:
     assert values(facts("micro_batch_size: 4\n"), "eval_batch") == {"eval_batch": 4}
     assert values(facts("micro_batch_size: 4\neval_batch_size: 1\n"), "eval_batch") == {"eval_batch": 1}

@@ -140,6 +140,15 @@ def test_parameters_that_are_trained_in_full_are_float32_but_in_pure_bfloat16(
     }
 
 
+def test_an_optimizer_of_its_own_is_not_taken_for_the_trainers() -> None:
+    assert values(facts_of(FULL), "optimizer") == {"optimizer": "adamw_torch_fused"}
+    assert values(facts_of(FULL + "use_apollo: true\n"), "optimizer") == {"optimizer": None}
+
+
+def test_rows_of_preferences_are_not_counted_as_rows_of_text() -> None:
+    assert values(facts_of(PREFERENCE), "micro_batch") == {"micro_batch": None}
+
+
 def test_targets_are_known_where_they_are_named() -> None:
     named = facts("lora_target: q_proj, v_proj\n")
     assert values(named, "lora", "lora_targets") == {"lora": True, "lora_targets": ("q_proj", "v_proj")}
