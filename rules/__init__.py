@@ -54,6 +54,8 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PK106", "packed-documents-not-kept-apart", "axolotl"),
     RuleEntry("PL101", "unusable-context-parallelism", "axolotl llamafactory_v1"),
     RuleEntry("PL102", "refused-under-zero-3", "llamafactory"),
+    RuleEntry("PL103", "four-bit-loading-on-one-rank", "axolotl"),
+    RuleEntry("PL104", "tensor-parallelism-with-liger", "axolotl"),
     RuleEntry("LS101", "competing-loss-kernels", "axolotl"),
     RuleEntry("LS102", "full-logits", "axolotl llamafactory", opt_in=True),
     RuleEntry("OP101", "low-rank-optimizer-in-mixed-precision", "llamafactory"),

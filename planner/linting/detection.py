@@ -162,8 +162,8 @@ def _is_transformers(document: Document, root: Mapping) -> bool:
 
 
 def _is_llamafactory(document: Document, root: Mapping) -> bool:
-    """A config of its trainer, or of its commands that export a model and talk to one."""
-    if document.format not in (SourceFormat.YAML, SourceFormat.JSON) or "model_name_or_path" not in root.by_key:
+    """A config of its trainer, or of its commands that export a model and talk to one; or such a command's flags."""
+    if document.format is SourceFormat.TOML or "model_name_or_path" not in root.by_key:
         return False
     if "stage" in root.by_key and "finetuning_type" in root.by_key:
         return True
