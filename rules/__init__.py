@@ -87,6 +87,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PR202", "frozen-weights-in-float32", "trl"),
     RuleEntry("PR203", "full-precision-training", "transformers trl"),
     RuleEntry("PL207", "fsdp-without-wrapping", "accelerate transformers_fsdp"),
+    RuleEntry("PL209", "option-that-fsdp2-refuses", "transformers trl accelerate"),
     RuleEntry("RC205", "gradient-checkpointing-beside-fsdp", "transformers trl"),
     RuleEntry("EST001", "predicted-out-of-memory"),
     RuleEntry("EST002", "needless-checkpointing"),
