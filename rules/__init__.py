@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 
 class RuleEntry(NamedTuple):
-    """Code and name of a rule, and the dialects that it applies to, separated by spaces; empty for all."""
+    """What must be known of a rule to know whether it runs, without importing it: as in `planner.diagnostics.Rule`.
+
+    Dialects are separated by spaces; empty for all.
+    """
 
     code: str
     name: str
     dialects: str = ""
+    opt_in: bool = False
+    needs_device: bool = False
 
 
 # A code's letters say what it is about: KEY keys, RC recomputation, OF offload, AT attention, PK packing and length, PL
@@ -29,7 +34,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY003", "rejected-key"),
     RuleEntry("KEY004", "removed-key"),
     RuleEntry("KEY005", "removed-key-dropped"),
-    RuleEntry("KEY006", "renamed-key"),
+    RuleEntry("KEY006", "renamed-key", opt_in=True),
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune"),
@@ -42,7 +47,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("OF301", "activation-offloading-without-gpu", "torchtune"),
     RuleEntry("PL301", "tensor-parallel-without-plan", "torchtune"),
     RuleEntry("RC302", "memory-budget-without-compile", "torchtitan"),
-    RuleEntry("RC303", "checkpointing-option-of-another-mode", "torchtune torchtitan"),
+    RuleEntry("RC303", "checkpointing-option-of-another-mode", "torchtune torchtitan", opt_in=True),
     RuleEntry("PL302", "async-tensor-parallel-without-compile", "torchtitan"),
     RuleEntry("PL303", "sequence-not-divisible-among-ranks", "torchtitan"),
     RuleEntry("PL304", "pipeline-microbatch-does-not-divide", "torchtitan"),
@@ -54,11 +59,11 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PR302", "quantization-with-mixed-precision", "litgpt"),
     RuleEntry("PK302", "batch-smaller-than-its-micro-batches", "litgpt"),
     RuleEntry("PK303", "global-batch-rounded-down", "litgpt"),
-    RuleEntry("PK304", "unbounded-sequence-length", "torchtune litgpt"),
+    RuleEntry("PK304", "unbounded-sequence-length", "torchtune litgpt", opt_in=True),
     RuleEntry("PL308", "removed-strategy", "lightning"),
     RuleEntry("RC304", "two-checkpointing-policies", "lightning"),
-    RuleEntry("OP306", "clipping-by-norm-under-fsdp", "lightning"),
-    RuleEntry("PL309", "search-for-unused-parameters", "lightning"),
+    RuleEntry("OP306", "clipping-by-norm-under-fsdp", "lightning", opt_in=True),
+    RuleEntry("PL309", "search-for-unused-parameters", "lightning", opt_in=True),
     RuleEntry("PL310", "fsdp-without-gpu", "lightning"),
     RuleEntry("RC201", "checkpointing-twice-under-fsdp", "transformers trl"),
     RuleEntry("PL201", "deepspeed-contradicts-arguments", "transformers trl"),
@@ -81,18 +86,18 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("RC204", "cache-with-checkpointing", "transformers trl"),
     RuleEntry("OF204", "deepcompile-option-without-deepcompile", "deepspeed"),
     RuleEntry("EV202", "evaluation-batch-of-eight", "transformers trl"),
-    RuleEntry("EV203", "predictions-held-on-device", "transformers trl"),
+    RuleEntry("EV203", "predictions-held-on-device", "transformers trl", opt_in=True),
     RuleEntry("OF205", "offload-from-pageable-memory", "deepspeed"),
-    RuleEntry("OP202", "large-deepspeed-buckets", "deepspeed"),
+    RuleEntry("OP202", "large-deepspeed-buckets", "deepspeed", opt_in=True),
     RuleEntry("PR202", "frozen-weights-in-float32", "trl"),
-    RuleEntry("PR203", "full-precision-training", "transformers trl"),
+    RuleEntry("PR203", "full-precision-training", "transformers trl", opt_in=True),
     RuleEntry("PL207", "fsdp-without-wrapping", "accelerate transformers_fsdp"),
     RuleEntry("PL209", "option-that-fsdp2-refuses", "transformers trl accelerate"),
-    RuleEntry("RC205", "gradient-checkpointing-beside-fsdp", "transformers trl"),
-    RuleEntry("EST001", "predicted-out-of-memory"),
-    RuleEntry("EST002", "needless-checkpointing"),
-    RuleEntry("EST003", "unused-batch-headroom"),
-    RuleEntry("EST004", "recompute-beside-full-logits"),
+    RuleEntry("RC205", "gradient-checkpointing-beside-fsdp", "transformers trl", opt_in=True),
+    RuleEntry("EST001", "predicted-out-of-memory", needs_device=True),
+    RuleEntry("EST002", "needless-checkpointing", needs_device=True),
+    RuleEntry("EST003", "unused-batch-headroom", opt_in=True, needs_device=True),
+    RuleEntry("EST004", "recompute-beside-full-logits", needs_device=True),
     RuleEntry("SUP001", "unused-suppression"),
     RuleEntry("SUP002", "malformed-suppression"),
 )

@@ -7,12 +7,15 @@ from planner.configs.tree import Document, Mapping, Node, Scalar, Sequence, Sour
 Signature = Callable[[Document, Mapping], bool]
 
 
-def detect(document: Document) -> str | None:
-    """The name of the dialect, or None for a file that is no training config."""
-    if not isinstance(document.root, Mapping):
-        return None
+def detect(document: Document, root: Mapping) -> str | None:
+    """The name of the dialect, or None for what is no training config.
+
+    Args:
+        document: The file.
+        root: Its root, or that of one command in a shell script.
+    """
     for dialect, signature in _SIGNATURES:
-        if signature(document, document.root):
+        if signature(document, root):
             return dialect
     return None
 
@@ -151,7 +154,7 @@ def _is_trl(document: Document, root: Mapping) -> bool:
 def _is_transformers(document: Document, root: Mapping) -> bool:
     written = sum(isinstance(_below(root, key), Scalar) for key in _TRAINING_ARGUMENTS)
     return (
-        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        document.format is not SourceFormat.TOML
         and written >= 4
         and _count(root, "per_device_train_batch_size", "num_train_epochs") >= 1
         and not _count(root, *_OTHER_TRAINERS)

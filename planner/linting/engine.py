@@ -1,26 +1,26 @@
 """Runs the rules over one file."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.configs.config import Config, Setting
 from planner.configs.dialect import Version, load_dialect, parse_version
-from planner.configs.tree import Document
+from planner.configs.tree import Document, Sequence, SourceFormat
 from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
+from planner.linting import MARK
 from planner.linting.detection import detect
-from planner.linting.dialects import merged_facts, read_facts
-from planner.linting.links import linked_roots
+from planner.linting.dialects import merged_facts, read_environment, read_facts
+from planner.linting.links import links
 from planner.linting.sources import format_of, parse
-from planner.linting.suppression import reports_about, suppress
-from planner.rules import load_rule, rules_for
+from planner.records import record, replace
+from planner.rules import RuleEntry, load_rule, rules_for
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Options:
     """What to check.
 
@@ -31,7 +31,7 @@ class Options:
         target_versions: By dialect, the release to check against instead of the newest known.
     """
 
-    is_selected: Callable[[Rule], bool] = lambda rule: not rule.opt_in
+    is_selected: Callable[[RuleEntry], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
     device: "DeviceProfile | None" = None
     target_versions: Mapping[str, Version] | None = None
@@ -49,41 +49,76 @@ def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | N
 
 def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
     """The findings of a document in its order, then those of files it names; None when it is no training config."""
-    config = config_of(document, options)
-    return None if config is None else _lint(config, options)
+    configs = configs_of(document, options)
+    return tuple(_lint(configs, options)) if configs else None
 
 
-def _lint(config: Config, options: Options) -> tuple[Finding, ...]:
-    inline = [linked for linked in config.linked if linked.document is config.document]
+def _lint(configs: list[Config], options: Options) -> list[Finding]:
+    """The findings of the configs in one document, with what they have inline, and then those of files they name."""
+    document = configs[0].document
     rules: dict[str, Rule] = {}
     findings: list[Finding] = []
-    for part in (config, *inline):
-        for entry in rules_for(part.dialect.name):
-            rule = load_rule(entry)
-            if _runs(rule, options):
-                rules[rule.name] = rule
-                findings += [Finding(rule=rule, report=report) for report in rule.find(part)]
-    suppressed = suppress(config.document, findings, tuple(rules.values()))
+    linked = [other for config in configs for other in config.linked]
+    for config in (*configs, *(other for other in linked if other.document is document)):
+        chosen = [load_rule(entry) for entry in rules_for(config.dialect.name) if _runs(entry, options)]
+        rules.update((rule.name, rule) for rule in chosen)
+        findings += [Finding(rule=rule, report=report) for rule in chosen for report in rule.find(config)]
+    findings = _distinct(findings)
+    if MARK in document.text:
+        findings = _unsuppressed(document, findings, rules)
+    findings.sort(key=lambda found: (found.report.place.start, found.rule.code))
+    for other in linked:
+        if other.document is not document:
+            findings += _lint([other], options)
+    return findings
+
+
+def _unsuppressed(document: Document, findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+    """The findings that no comment silences, and those about such comments."""
+    from planner.linting.suppression import reports_about, suppress  # for the few files that have any
+
+    suppressed = suppress(document, findings, rules.values())
     about_comments = [
         Finding(rule=rules[name], report=report)
-        for name, report in reports_about(config.document, suppressed)
+        for name, report in reports_about(document, suppressed)
         if name in rules
     ]
-    own = sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
-    others = [found for linked in config.linked if linked not in inline for found in _lint(linked, options)]
-    return (*own, *others)
+    return [*suppressed.findings, *about_comments]
 
 
-def _runs(rule: Rule, options: Options) -> bool:
-    return options.is_selected(rule) and (options.device is not None or not rule.needs_device)
+def _distinct(findings: list[Finding]) -> list[Finding]:
+    """Each finding once: commands of a script share the variables that their flags stand in."""
+    return list(
+        {
+            (found.rule.code, found.report.place.start, found.report.place.end, found.report.message): found
+            for found in findings
+        }.values()
+    )
 
 
-def config_of(document: Document, options: Options) -> Config | None:
-    """The config that a document is; None when it is no training config."""
-    name = options.dialect or detect(document)
-    if name is None or not isinstance(document.root, MappingNode):
-        return None
-    config = _config(name, document, document.root, options)
+def _runs(entry: RuleEntry, options: Options) -> bool:
+    return options.is_selected(entry) and (options.device is not None or not entry.needs_device)
+
+
+def configs_of(document: Document, options: Options) -> list[Config]:
+    """The configs in a document, of a shell script one for each training command; none when it is no config."""
+    roots = _roots(document)
+    if options.dialect is None:
+        return [_config(document, root, name, options) for root in roots if (name := detect(document, root))]
+    # Of a script, the command that is meant is the one with the most to say.
+    longest = max(roots, key=lambda root: len(root.entries), default=None)
+    return [] if longest is None else [_config(document, longest, options.dialect, options)]
+
+
+def _roots(document: Document) -> list[MappingNode]:
+    root = document.root
+    if isinstance(root, Sequence) and document.format is SourceFormat.SHELL:
+        return [command for command in root.items if isinstance(command, MappingNode)]
+    return [root] if isinstance(root, MappingNode) else []
+
+
+def _config(document: Document, root: MappingNode, name: str, options: Options) -> Config:
+    config = _read(document, root, name, options)
     if options.device is None:
         return config
     from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
@@ -91,23 +126,22 @@ def config_of(document: Document, options: Options) -> Config | None:
     return replace(config, prospect=prospects(options.device))
 
 
-def _config(
-    name: str,
-    document: Document,
-    root: MappingNode,
-    options: Options,
-    named_by: tuple[Setting, Config] | None = None,
+def _read(
+    document: Document, root: MappingNode, name: str, options: Options, namer: tuple[Config, Setting] | None = None
 ) -> Config:
+    """The config of a dialect; `namer` is the config that names it, and where."""
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
-    if named_by is not None and dialect.part_of is not None:
-        versions = {**named_by[1].versions, name: named_by[1].versions[dialect.part_of]}
-    setting = None if named_by is None else named_by[0]
-    config = Config(document=document, root=root, dialect=dialect, versions=versions, named_by=setting)
-    if named_by is None:  # one step: what a named file names itself is not followed, so that there is no loop
+    if namer is not None and dialect.part_of is not None:
+        versions = {**namer[0].versions, name: namer[0].versions[dialect.part_of]}
+    config = Config(
+        document=document, root=root, dialect=dialect, versions=versions, named_by=None if namer is None else namer[1]
+    )
+    config = replace(config, environment=read_environment(config))
+    if namer is None:  # one step: what a named file names itself is not followed, so that there is no loop
         linked = tuple(
-            _config(other, its_document, its_root, options, (setting, config))
-            for other, setting, its_document, its_root in linked_roots(config)
+            _read(linked.document, linked.root, linked.dialect, options, (config, linked.named_by))
+            for linked in links(config)
         )
-        config = replace(config, linked=linked)
+        config = replace(config, linked=linked) if linked else config
     return replace(config, facts=merged_facts(read_facts(config), config.linked))
