@@ -10,7 +10,7 @@ from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
 from planner.linting import MARK
 from planner.linting.detection import detect
-from planner.linting.dialects import merged_facts, read_environment, read_facts
+from planner.linting.dialects import merged_facts, read_environment, read_facts, settings_root
 from planner.linting.links import links
 from planner.linting.sources import format_of, parse
 from planner.records import record, replace
@@ -50,27 +50,26 @@ def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | N
 def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
     """The findings of a document in its order, then those of files it names; None when it is no training config."""
     configs = configs_of(document, options)
-    return tuple(_lint(configs, options)) if configs else None
+    return None if not configs else _lint(document, configs, options)
 
 
-def _lint(configs: list[Config], options: Options) -> list[Finding]:
-    """The findings of the configs in one document, with what they have inline, and then those of files they name."""
-    document = configs[0].document
+def _lint(document: Document, configs: list[Config], options: Options) -> tuple[Finding, ...]:
+    parts = [part for config in configs for part in (config, *config.linked)]
     rules: dict[str, Rule] = {}
     findings: list[Finding] = []
-    linked = [other for config in configs for other in config.linked]
-    for config in (*configs, *(other for other in linked if other.document is document)):
-        chosen = [load_rule(entry) for entry in rules_for(config.dialect.name) if _runs(entry, options)]
-        rules.update((rule.name, rule) for rule in chosen)
-        findings += [Finding(rule=rule, report=report) for rule in chosen for report in rule.find(config)]
+    for part in parts:
+        if part.document is document:
+            chosen = [load_rule(entry) for entry in rules_for(part.dialect.name) if _runs(entry, options)]
+            rules.update((rule.name, rule) for rule in chosen)
+            findings += [Finding(rule=rule, report=report) for rule in chosen for report in rule.find(part)]
     findings = _distinct(findings)
     if MARK in document.text:
         findings = _unsuppressed(document, findings, rules)
-    findings.sort(key=lambda found: (found.report.place.start, found.rule.code))
-    for other in linked:
-        if other.document is not document:
-            findings += _lint([other], options)
-    return findings
+    own = sorted(findings, key=lambda found: (found.report.place.start, found.rule.code))
+    others = [
+        found for part in parts if part.document is not document for found in _lint(part.document, [part], options)
+    ]
+    return (*own, *_distinct(others))
 
 
 def _unsuppressed(document: Document, findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
@@ -87,13 +86,12 @@ def _unsuppressed(document: Document, findings: list[Finding], rules: dict[str, 
 
 
 def _distinct(findings: list[Finding]) -> list[Finding]:
-    """Each finding once: commands of a script share the variables that their flags stand in."""
-    return list(
-        {
-            (found.rule.code, found.report.place.start, found.report.place.end, found.report.message): found
-            for found in findings
-        }.values()
-    )
+    """Each finding once: commands of a script share the variables that their flags stand in, and files they name."""
+    by_place = {}
+    for found in findings:
+        place = found.report.place
+        by_place[found.rule.code, place.document.path, place.start, place.end, found.report.message] = found
+    return list(by_place.values())
 
 
 def _runs(entry: RuleEntry, options: Options) -> bool:
@@ -104,10 +102,18 @@ def configs_of(document: Document, options: Options) -> list[Config]:
     """The configs in a document, of a shell script one for each training command; none when it is no config."""
     roots = _roots(document)
     if options.dialect is None:
-        return [_config(document, root, name, options) for root in roots if (name := detect(document, root))]
-    # Of a script, the command that is meant is the one with the most to say.
-    longest = max(roots, key=lambda root: len(root.entries), default=None)
-    return [] if longest is None else [_config(document, longest, options.dialect, options)]
+        found = [(root, name) for root in roots if (name := detect(document, root))]
+    else:
+        # Of a script, the command that is meant is the one with the most to say.
+        longest = max(roots, key=lambda root: len(root.entries), default=None)
+        found = [] if longest is None else [(longest, options.dialect)]
+    configs = [_read(document, root, name, options) for root, name in found]
+    if options.device is None:
+        return configs
+    from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
+
+    prospect = prospects(options.device)
+    return [replace(config, prospect=prospect) for config in configs]
 
 
 def _roots(document: Document) -> list[MappingNode]:
@@ -115,15 +121,6 @@ def _roots(document: Document) -> list[MappingNode]:
     if isinstance(root, Sequence) and document.format is SourceFormat.SHELL:
         return [command for command in root.items if isinstance(command, MappingNode)]
     return [root] if isinstance(root, MappingNode) else []
-
-
-def _config(document: Document, root: MappingNode, name: str, options: Options) -> Config:
-    config = _read(document, root, name, options)
-    if options.device is None:
-        return config
-    from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
-
-    return replace(config, prospect=prospects(options.device))
 
 
 def _read(
@@ -138,6 +135,7 @@ def _read(
         document=document, root=root, dialect=dialect, versions=versions, named_by=None if namer is None else namer[1]
     )
     config = replace(config, environment=read_environment(config))
+    config = replace(config, root=settings_root(config))
     if namer is None:  # one step: what a named file names itself is not followed, so that there is no loop
         linked = tuple(
             _read(linked.document, linked.root, linked.dialect, options, (config, linked.named_by))

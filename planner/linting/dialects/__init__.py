@@ -14,6 +14,7 @@ from typing import Any, get_args
 from planner.configs.config import Config, Setting
 from planner.configs.dialect import Dialect
 from planner.configs.facts import Fact, Facts
+from planner.configs.tree import Entry
 from planner.configs.tree import Mapping as MappingNode
 
 
@@ -35,6 +36,29 @@ def read_environment(config: Config) -> dict[str, Setting]:
             for name, entry in outer.node.by_key.items():
                 variables[name] = Setting(key=f"{key}.{name}", document=config.document, entry=entry)
     return variables
+
+
+def settings_root(config: Config) -> MappingNode:
+    """Where the settings of a config stand: its root, or what its dialect names there, without dashes before names."""
+    outer = config.get(config.dialect.root) if config.dialect.root else None
+    if outer is None or not isinstance(outer.node, MappingNode):
+        return config.root
+    node = outer.node
+    return MappingNode(node.start, node.end, [_without_dashes(entry, config.document.text) for entry in _all(node)], [])
+
+
+def _all(node: MappingNode) -> list[Entry]:
+    """The entries as written, and those that merge keys bring."""
+    own = {entry.key for entry in node.entries}
+    return [*(entry for key, entry in node.by_key.items() if key not in own), *node.entries]
+
+
+def _without_dashes(entry: Entry, text: str) -> Entry:
+    name = entry.key.lstrip("-")
+    start = text.find(name, entry.key_start, entry.key_end)
+    if start < 0:  # written with escapes
+        return Entry(name, entry.key_start, entry.key_end, entry.value)
+    return Entry(name, start, start + len(name), entry.value)
 
 
 # What type a plain fact's value has, from the annotation: Fact[int] | None.

@@ -1,9 +1,9 @@
 """Files for accelerate launch: how they are recognised, and what they ask for."""
 
 import pytest
-from tests.linting.dialects.reading import dialect_of, facts_of, values
 
 from planner.configs.facts import Checkpointing, Sharding
+from tests.linting.dialects.reading import dialect_of, facts_of, values
 
 CONFIG = "compute_environment: LOCAL_MACHINE\nmixed_precision: bf16\nnum_processes: 8\n"
 

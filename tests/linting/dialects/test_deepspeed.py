@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from tests.linting.dialects.reading import dialect_of, facts_of, read, values
 
 from planner.configs.facts import Facts, Sharding
 from planner.configs.keys import unread_keys
 from planner.configs.tree import SourceFormat
+from tests.linting.dialects.reading import dialect_of, facts_of, read, values
 
 
 def facts(**config: object) -> Facts:

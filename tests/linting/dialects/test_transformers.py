@@ -1,13 +1,13 @@
 """TrainingArguments in YAML, JSON and command lines: how they are recognised, and what they ask for."""
 
 import pytest
-from tests.linting.dialects.reading import dialect_of, facts_of, read, values
 
 from planner.configs.dialect import load_dialect
 from planner.configs.facts import Checkpointing, Sharding
 from planner.configs.tree import SourceFormat
 from planner.linting.engine import Options, configs_of
 from planner.linting.sources import parse
+from tests.linting.dialects.reading import dialect_of, facts_of, read, values
 
 CONFIG = """
 output_dir: out

@@ -1,12 +1,12 @@
 """Arguments of TRL's trainers: how they are recognised, and what they ask for."""
 
 import pytest
-from tests.linting.dialects.reading import dialect_of, facts_of, values
 
 from planner.configs.facts import Attention, Checkpointing, Loss
 from planner.configs.tree import SourceFormat
 from planner.linting.engine import Options, configs_of
 from planner.linting.sources import parse
+from tests.linting.dialects.reading import dialect_of, facts_of, values
 
 CONFIG = """
 model_name_or_path: Qwen/Qwen3-8B
