@@ -116,6 +116,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PR202", "frozen-weights-in-float32", "trl"),
     RuleEntry("PR203", "full-precision-training", "transformers trl", opt_in=True),
     RuleEntry("PL207", "fsdp-without-wrapping", "accelerate transformers_fsdp"),
+    RuleEntry("KEY203", "removed-training-argument", "transformers trl", opt_in=True),
     RuleEntry("KEY202", "fraction-where-an-integer-belongs", "deepspeed"),
     RuleEntry("PL210", "path-in-place-of-settings", "accelerate"),
     RuleEntry("PL209", "option-that-fsdp2-refuses", "transformers trl accelerate"),

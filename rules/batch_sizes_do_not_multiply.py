@@ -39,8 +39,8 @@ RULE = Rule(
     name="batch-sizes-do-not-multiply",
     severity=Severity.ERROR,
     summary="train_batch_size is no multiple of micro-batch size and accumulation steps.",
-    why="DeepSpeed asserts that train_batch_size = micro-batch size x accumulation steps x data-parallel ranks. What is left "
-    "out it works out by division, and then asserts the same.",
+    why="DeepSpeed asserts that train_batch_size = micro-batch size x accumulation steps x data-parallel ranks. What "
+    "is left out it works out by division, and then asserts the same.",
     instead="Two of the three that fit, such as micro-batch size and accumulation steps.",
     sources=(Source(title="DeepSpeed 0.19.8", where="deepspeed/runtime/config.py: DeepSpeedConfig._batch_assertion"),),
     find=find,

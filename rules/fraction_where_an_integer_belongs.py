@@ -33,8 +33,8 @@ RULE = Rule(
     name="fraction-where-an-integer-belongs",
     severity=Severity.ERROR,
     summary="A number with a fraction stands where DeepSpeed takes whole numbers.",
-    why="DeepSpeed checks these values with pydantic, also those of parts that are not enabled. `min_loss_scale: "
-    "1e-10` was passed from config to config while the fp16 part was not checked; since 0.17.5 it ends the run at its start.",
+    why="DeepSpeed checks these values with pydantic, also those of parts that are not enabled. A min_loss_scale of "
+    "1e-10 went from config to config while the fp16 part was not checked; since 0.17.5 it ends the run at its start.",
     instead="A whole number.",
     sources=(Source(title="DeepSpeed 0.19.8", where="deepspeed/runtime/precision_config.py: DeepSpeedFP16Config"),),
     find=find,
