@@ -53,5 +53,5 @@ RULE = Rule(
         Source(title="axolotl 067b021", where="src/axolotl/utils/schemas/validation.py: refuses it"),
     ),
     find=find,
-    dialects=("transformers", "trl"),
+    dialects=("transformers", "trl", "llamafactory"),
 )

@@ -115,10 +115,12 @@ _DEEPSPEED = (
 
 
 def _is_deepspeed(document: Document, root: Mapping) -> bool:
-    parts = (_below(root, key) for key in ("zero_optimization", "fp16", "bf16", "optimizer", "autotuning"))
+    zero = _below(root, "zero_optimization")
+    parts = (zero, *(_below(root, key) for key in ("fp16", "bf16", "optimizer", "autotuning")))
+    is_old_form = isinstance(zero, Scalar) and zero.value is True
     return (
         document.format is SourceFormat.JSON
-        and any(isinstance(part, Mapping) for part in parts)
+        and (is_old_form or any(isinstance(part, Mapping) for part in parts))
         and (_count(root, *_DEEPSPEED) >= 2 or list(root.by_key) == ["zero_optimization"])
         and not _count(root, "num_layers", "num-layers", "hidden_size", "hidden-size")  # gpt-neox, or a model
     )
@@ -154,7 +156,7 @@ def _is_trl(document: Document, root: Mapping) -> bool:
 def _is_transformers(document: Document, root: Mapping) -> bool:
     written = sum(isinstance(_below(root, key), Scalar) for key in _TRAINING_ARGUMENTS)
     return (
-        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        document.format is not SourceFormat.TOML
         and written >= 4
         and _count(root, "per_device_train_batch_size", "num_train_epochs") >= 1
         and not _count(root, *_OTHER_TRAINERS)
