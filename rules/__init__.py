@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 
 class RuleEntry(NamedTuple):
-    """Code and name of a rule, and the dialects that it applies to, separated by spaces; empty for all."""
+    """What must be known of a rule to know whether it runs, without importing it: as in `planner.diagnostics.Rule`.
+
+    Dialects are separated by spaces; empty for all.
+    """
 
     code: str
     name: str
     dialects: str = ""
+    opt_in: bool = False
+    needs_device: bool = False
 
 
 # A code's letters say what it is about: KEY keys, RC recomputation, OF offload, AT attention, PK packing and length, PL
@@ -29,7 +34,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY003", "rejected-key"),
     RuleEntry("KEY004", "removed-key"),
     RuleEntry("KEY005", "removed-key-dropped"),
-    RuleEntry("KEY006", "renamed-key"),
+    RuleEntry("KEY006", "renamed-key", opt_in=True),
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune planner_spec"),
@@ -42,7 +47,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("OF301", "activation-offloading-without-gpu", "torchtune"),
     RuleEntry("PL301", "tensor-parallel-without-plan", "torchtune"),
     RuleEntry("RC302", "memory-budget-without-compile", "torchtitan"),
-    RuleEntry("RC303", "checkpointing-option-of-another-mode", "torchtune torchtitan"),
+    RuleEntry("RC303", "checkpointing-option-of-another-mode", "torchtune torchtitan", opt_in=True),
     RuleEntry("PL302", "async-tensor-parallel-without-compile", "torchtitan"),
     RuleEntry("PL303", "sequence-not-divisible-among-ranks", "torchtitan"),
     RuleEntry("PL304", "pipeline-microbatch-does-not-divide", "torchtitan"),
@@ -54,16 +59,16 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PR302", "quantization-with-mixed-precision", "litgpt"),
     RuleEntry("PK302", "batch-smaller-than-its-micro-batches", "litgpt"),
     RuleEntry("PK303", "global-batch-rounded-down", "litgpt"),
-    RuleEntry("PK304", "unbounded-sequence-length", "torchtune litgpt"),
+    RuleEntry("PK304", "unbounded-sequence-length", "torchtune litgpt", opt_in=True),
     RuleEntry("PL308", "removed-strategy", "lightning"),
     RuleEntry("RC304", "two-checkpointing-policies", "lightning"),
-    RuleEntry("OP306", "clipping-by-norm-under-fsdp", "lightning"),
-    RuleEntry("PL309", "search-for-unused-parameters", "lightning"),
+    RuleEntry("OP306", "clipping-by-norm-under-fsdp", "lightning", opt_in=True),
+    RuleEntry("PL309", "search-for-unused-parameters", "lightning", opt_in=True),
     RuleEntry("PL310", "fsdp-without-gpu", "lightning"),
     RuleEntry("RC305", "checkpointing-option-without-checkpointing", "gpt_neox"),
     RuleEntry("RC306", "contiguous-checkpoints-without-partitioning", "gpt_neox"),
-    RuleEntry("RC307", "partitioned-activations-without-model-parallelism", "gpt_neox"),
-    RuleEntry("RC308", "synchronized-checkpoints", "gpt_neox"),
+    RuleEntry("RC307", "partitioned-activations-without-model-parallelism", "gpt_neox", opt_in=True),
+    RuleEntry("RC308", "synchronized-checkpoints", "gpt_neox", opt_in=True),
     RuleEntry("PL311", "sharded-gradients-with-pipeline", "gpt_neox"),
     RuleEntry("PK305", "sequence-beyond-position-embeddings", "gpt_neox"),
     RuleEntry("AT301", "attention-for-other-layer-count", "gpt_neox"),
@@ -71,10 +76,10 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY301", "invalid-model-spec", "planner_spec"),
     RuleEntry("PR304", "removed-model-converter", "torchtitan"),
     RuleEntry("PR305", "float8-without-compile", "torchtitan"),
-    RuleEntry("EST001", "predicted-out-of-memory"),
-    RuleEntry("EST002", "needless-checkpointing"),
-    RuleEntry("EST003", "unused-batch-headroom"),
-    RuleEntry("EST004", "recompute-beside-full-logits"),
+    RuleEntry("EST001", "predicted-out-of-memory", needs_device=True),
+    RuleEntry("EST002", "needless-checkpointing", needs_device=True),
+    RuleEntry("EST003", "unused-batch-headroom", opt_in=True, needs_device=True),
+    RuleEntry("EST004", "recompute-beside-full-logits", needs_device=True),
     RuleEntry("SUP001", "unused-suppression"),
     RuleEntry("SUP002", "malformed-suppression"),
 )

@@ -1,16 +1,16 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
 from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, plain
 from planner.configs.tree import Sequence as SequenceNode
 from planner.diagnostics import Fix, Place, Related, Report
+from planner.records import field, record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Setting:
     """A key of a config, with its value.
 
@@ -47,7 +47,7 @@ class Setting:
         return Place(document=self.document, start=node.start, end=node.end, key=self.key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Config:
     """A training config.
 
@@ -159,7 +159,7 @@ def _children(node: Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, En
             yield f"{prefix}{number}", Entry(str(number), item.start, item.end, item)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prospect:
     """What a run would need of a device.
 

@@ -18,11 +18,11 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from planner.records import record
 from planner.schemas import load_schema
 
 
@@ -37,7 +37,7 @@ class UnknownKeys(StrEnum):
 Version = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(eq=False)
 class Dialect:
     """The keys of one framework's config files.
 
@@ -82,9 +82,14 @@ class Dialect:
         """The framework, for people, that a key's releases are of: an included dialect's for its keys."""
         return load_dialect(schema["x-of"]).framework if "x-of" in schema else self.framework
 
-    def known_keys(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def known_keys(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Every key with its dotted name, outer before inner."""
-        yield from _keys(self.schema, "")
+        return _known_keys(self)
+
+
+@cache
+def _known_keys(dialect: Dialect) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    return tuple(_keys(dialect.schema, ""))
 
 
 def _keys(schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -117,6 +122,7 @@ def load_dialect(name: str) -> Dialect:
     )
 
 
+@cache
 def parse_version(text: str) -> Version:
     """The numbers of a release, such as (5, 14, 1): what follows them, such as "rc1", is left out."""
     numbers: list[int] = []

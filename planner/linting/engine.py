@@ -1,7 +1,6 @@
 """Runs the rules over one file."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.configs.config import Config
@@ -9,17 +8,18 @@ from planner.configs.dialect import Version, load_dialect, parse_version
 from planner.configs.tree import Document, Sequence, SourceFormat
 from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
+from planner.linting import MARK
 from planner.linting.detection import detect
 from planner.linting.dialects import read_environment, read_facts
 from planner.linting.sources import format_of, parse
-from planner.linting.suppression import reports_about, suppress
-from planner.rules import load_rule, rules_for
+from planner.records import record, replace
+from planner.rules import RuleEntry, load_rule, rules_for
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Options:
     """What to check.
 
@@ -30,7 +30,7 @@ class Options:
         target_versions: By dialect, the release to check against instead of the newest known.
     """
 
-    is_selected: Callable[[Rule], bool] = lambda rule: not rule.opt_in
+    is_selected: Callable[[RuleEntry], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
     device: "DeviceProfile | None" = None
     target_versions: Mapping[str, Version] | None = None
@@ -54,18 +54,26 @@ def lint_document(document: Document, options: Options) -> tuple[Finding, ...] |
     rules: dict[str, Rule] = {}
     findings: list[Finding] = []
     for config in configs:
-        chosen = [rule for entry in rules_for(config.dialect.name) if _runs(rule := load_rule(entry), options)]
+        chosen = [load_rule(entry) for entry in rules_for(config.dialect.name) if _runs(entry, options)]
         rules.update((rule.name, rule) for rule in chosen)
         findings += [Finding(rule=rule, report=report) for rule in chosen for report in rule.find(config)]
-    suppressed = suppress(document, _distinct(findings), rules.values())
+    findings = _distinct(findings)
+    if MARK in document.text:
+        findings = _unsuppressed(document, findings, rules)
+    return tuple(sorted(findings, key=lambda found: (found.report.place.start, found.rule.code)))
+
+
+def _unsuppressed(document: Document, findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+    """The findings that no comment silences, and those about such comments."""
+    from planner.linting.suppression import reports_about, suppress  # for the few files that have any
+
+    suppressed = suppress(document, findings, rules.values())
     about_comments = [
         Finding(rule=rules[name], report=report)
         for name, report in reports_about(document, suppressed)
         if name in rules
     ]
-    return tuple(
-        sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
-    )
+    return [*suppressed.findings, *about_comments]
 
 
 def _distinct(findings: list[Finding]) -> list[Finding]:
@@ -78,8 +86,8 @@ def _distinct(findings: list[Finding]) -> list[Finding]:
     )
 
 
-def _runs(rule: Rule, options: Options) -> bool:
-    return options.is_selected(rule) and (options.device is not None or not rule.needs_device)
+def _runs(entry: RuleEntry, options: Options) -> bool:
+    return options.is_selected(entry) and (options.device is not None or not entry.needs_device)
 
 
 def configs_of(document: Document, options: Options) -> list[Config]:

@@ -6,12 +6,15 @@ Values that a fact takes over as they are, and defaults, come from the dialect's
 `simple_facts`; a module adds what needs a decision.
 """
 
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, get_args
 
 from planner.configs.config import Config, Setting
+from planner.configs.dialect import Dialect
 from planner.configs.facts import Fact, Facts
-from planner.configs.tree import Mapping
+from planner.configs.tree import Mapping as MappingNode
 
 
 def read_facts(config: Config) -> Facts:
@@ -28,7 +31,7 @@ def read_environment(config: Config) -> dict[str, Setting]:
     variables: dict[str, Setting] = {}
     for key in ("$env", *keys):
         outer = config.get(key)
-        if outer is not None and isinstance(outer.node, Mapping):
+        if outer is not None and isinstance(outer.node, MappingNode):
             for name, entry in outer.node.by_key.items():
                 variables[name] = Setting(key=f"{key}.{name}", document=config.document, entry=entry)
     return variables
@@ -41,9 +44,8 @@ _TYPE_BY_FACT = {name: get_args(get_args(annotation)[0])[0] for name, annotation
 def simple_facts(config: Config) -> dict[str, Any]:
     """The facts that stand in the config as they are, or are defaults in the schema: values of another type are not."""
     facts: dict[str, Any] = {}
-    for key, schema in config.dialect.known_keys():
-        name = schema.get("x-fact")
-        if name is None or (name in facts and facts[name].setting is not None):
+    for key, name, schema in _fact_keys(config.dialect):
+        if name in facts and facts[name].setting is not None:
             continue
         setting = config.get(key)
         value = setting.value if setting is not None else schema.get("default")
@@ -51,3 +53,9 @@ def simple_facts(config: Config) -> dict[str, Any]:
         if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
             facts[name] = Fact(value=value, setting=setting)
     return facts
+
+
+@cache
+def _fact_keys(dialect: Dialect) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
+    """The keys whose values are facts, with the facts' names."""
+    return tuple((key, schema["x-fact"], schema) for key, schema in dialect.known_keys() if "x-fact" in schema)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from planner.configs.tree import Comment, Document, Entry, Mapping, Node, Scalar, Sequence, SourceFormat
+from planner.linting import MARK
 from planner.linting.sources import MAX_DEPTH, MAX_NODES, SourceError, is_alone
 
 try:
@@ -44,8 +45,11 @@ def parse(text: str, path: str) -> Document:
     Raises:
         SourceError: The text is not YAML, is nested or repeated beyond the limits, or uses tags that make objects.
     """
-    builder = _Builder(yaml.parse(text, Loader=_Loader))
+    # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
+    # A byte-order mark, which its marks would not count, becomes an empty line.
+    source = f"\n{text[1:]}" if text.startswith("\ufeff") else text
     try:
+        builder = _Builder(iter(_Loader(source).get_event, None))
         root = builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -58,7 +62,7 @@ def parse(text: str, path: str) -> Document:
         text=text,
         format=SourceFormat.YAML,
         root=root,
-        comments=tuple(_comments(text[: builder.end], builder.not_plain)) if "#" in text else (),
+        comments=tuple(_comments(text[: builder.end], builder.not_plain)) if MARK in text else (),
     )
 
 
@@ -93,7 +97,8 @@ class _Builder:
             kind = type(event)
             node: Node
             if kind is yaml.ScalarEvent:
-                node, size = _scalar(event, is_key=bool(stack) and stack[-1].expects_key), 1
+                is_key = bool(stack) and stack[-1].is_mapping and len(stack[-1].parts) % 2 == 0
+                node, size = _scalar(event, is_key=is_key), 1
                 anchor = event.anchor
                 if event.style:
                     self.not_plain.append((node.start, node.end, event.style))
@@ -134,10 +139,6 @@ class _Frame:
         self.start = event.start_mark.index
         self.parts: list[tuple[Node, int, int]] = []
         self.size = 1
-
-    @property
-    def expects_key(self) -> bool:
-        return self.is_mapping and len(self.parts) % 2 == 0
 
     def add(self, node: Node, size: int, event: Any) -> None:
         """Appends what comes next. Its place is the event's: an alias has its own, away from what it names."""
