@@ -185,7 +185,7 @@ def report(
     message: str,
     *,
     help: str = "",  # the field's name
-    related: Sequence[tuple[Setting | Place, str]] = (),
+    related: Sequence[tuple[Setting | Place | None, str]] = (),
     fix: Fix | None = None,
 ) -> Report:
     """A report at a setting's value, or at any place.
@@ -194,14 +194,14 @@ def report(
         where: What it is about. For a key whose name is the fault, pass `Setting.at_key`.
         message: What was found and why it matters; no full stop at its end.
         help: What to write instead.
-        related: Other settings or places, each with what it has to do with it.
+        related: Other settings or places, each with what it has to do with it; None, for a default, is left out.
         fix: How it can be mended.
     """
     return Report(
         place=_place(where),
         message=message,
         help=help,
-        related=tuple(Related(place=_place(other), message=text) for other, text in related),
+        related=tuple(Related(place=_place(other), message=text) for other, text in related if other is not None),
         fix=fix,
     )
 
