@@ -58,7 +58,8 @@ class Config:
         dialect: What the keys are.
         versions: By dialect name, the release to check against.
         facts: What it asks for.
-        linked: Configs that it names and that could be read, such as a DeepSpeed JSON file.
+        linked: Configs that it names and that could be read, such as a DeepSpeed JSON file, or has inline.
+        named_by: For such a config, the key that names it.
         environment: Environment variables that it sets, by name.
         prospect: What the run would need of the device with some facts changed, if model and device are known.
     """
@@ -69,6 +70,7 @@ class Config:
     versions: dict[str, Version]
     facts: Facts = field(default_factory=Facts)
     linked: "tuple[Config, ...]" = ()
+    named_by: Setting | None = None
     environment: dict[str, Setting] = field(default_factory=dict)
     prospect: "Callable[[Facts], Prospect | None]" = lambda facts: None
 
@@ -123,6 +125,10 @@ class Config:
             if setting is not None:
                 return setting
         return None
+
+    def link(self, dialect: str) -> "Config | None":
+        """The config of a dialect that this one names or has inline."""
+        return next((config for config in self.linked if config.dialect.name == dialect), None)
 
     def settings(self) -> Iterator[Setting]:
         """Every key that the file has, outer before inner, in its order; a part that aliases share comes once."""
