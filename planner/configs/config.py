@@ -1,6 +1,7 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
@@ -114,9 +115,11 @@ class Config:
         return setting if setting is not None and setting.value is True else None
 
     def number(self, key: str) -> int | float | None:
-        """The value of a key, or its default, where that is a number."""
+        """The value of a key, or its default, where that is a finite number."""
         value = self.value(key)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        return value if isinstance(value, float) and isfinite(value) else None
 
     def first(self, *keys: str) -> Setting | None:
         """The first of these keys that the file has."""
