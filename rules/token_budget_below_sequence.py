@@ -15,7 +15,7 @@ def find(config: Config) -> Iterator[Report]:
     if budget is None or not isinstance(budget.value, int) or config.on(f"{_ACTOR}.use_dynamic_bsz") is None:
         return
     ranks = _ranks(config)
-    known = [setting for setting in lengths if setting is not None and isinstance(setting.value, int)]
+    known = [setting for setting in lengths if setting is not None and type(setting.value) is int]
     if ranks is None or len(known) < len(lengths):
         return
     total = sum(int(str(setting.value)) for setting in known)
@@ -39,7 +39,7 @@ def _ranks(config: Config) -> int | None:
     ):
         setting = config.get(f"{_ACTOR}.{key}")
         if setting is not None:
-            return setting.value if isinstance(setting.value, int) else None
+            return setting.value if isinstance(setting.value, int) and setting.value > 0 else None
     return 1
 
 

@@ -66,7 +66,10 @@ _TYPE_BY_FACT = {name: get_args(get_args(annotation)[0])[0] for name, annotation
 
 
 def simple_facts(config: Config) -> dict[str, Any]:
-    """The facts that stand in the config as they are, or are defaults in the schema: values of another type are not."""
+    """The facts that stand in the config as they are, or are defaults in the schema.
+
+    Values of another type are not, nor numbers below 1 where something is counted: they stand for "none" or "all".
+    """
     facts: dict[str, Any] = {}
     for key, name, schema in _fact_keys(config.dialect):
         if name in facts and facts[name].setting is not None:
@@ -74,6 +77,8 @@ def simple_facts(config: Config) -> dict[str, Any]:
         setting = config.get(key)
         value = setting.value if setting is not None else schema.get("default")
         wanted = _TYPE_BY_FACT[name]
+        if wanted is int and (not isinstance(value, int) or value < 1):
+            continue
         if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
             facts[name] = Fact(value=value, setting=setting)
     return facts
