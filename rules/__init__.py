@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 
 class RuleEntry(NamedTuple):
-    """Code and name of a rule, and the dialects that it applies to, separated by spaces; empty for all."""
+    """What must be known of a rule to know whether it runs, without importing it: as in `planner.diagnostics.Rule`.
+
+    Dialects are separated by spaces; empty for all.
+    """
 
     code: str
     name: str
     dialects: str = ""
+    opt_in: bool = False
+    needs_device: bool = False
 
 
 # A code's letters say what it is about: KEY keys, RC recomputation, OF offload, AT attention, PK packing and length, PL
@@ -29,7 +34,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY003", "rejected-key"),
     RuleEntry("KEY004", "removed-key"),
     RuleEntry("KEY005", "removed-key-dropped"),
-    RuleEntry("KEY006", "renamed-key"),
+    RuleEntry("KEY006", "renamed-key", opt_in=True),
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune planner_spec"),
@@ -42,7 +47,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("OF301", "activation-offloading-without-gpu", "torchtune"),
     RuleEntry("PL301", "tensor-parallel-without-plan", "torchtune"),
     RuleEntry("RC302", "memory-budget-without-compile", "torchtitan"),
-    RuleEntry("RC303", "checkpointing-option-of-another-mode", "torchtune torchtitan"),
+    RuleEntry("RC303", "checkpointing-option-of-another-mode", "torchtune torchtitan", opt_in=True),
     RuleEntry("PL302", "async-tensor-parallel-without-compile", "torchtitan"),
     RuleEntry("PL303", "sequence-not-divisible-among-ranks", "torchtitan"),
     RuleEntry("PL304", "pipeline-microbatch-does-not-divide", "torchtitan"),
@@ -54,11 +59,11 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PR302", "quantization-with-mixed-precision", "litgpt"),
     RuleEntry("PK302", "batch-smaller-than-its-micro-batches", "litgpt"),
     RuleEntry("PK303", "global-batch-rounded-down", "litgpt"),
-    RuleEntry("PK304", "unbounded-sequence-length", "torchtune litgpt"),
+    RuleEntry("PK304", "unbounded-sequence-length", "torchtune litgpt", opt_in=True),
     RuleEntry("PL308", "removed-strategy", "lightning"),
     RuleEntry("RC304", "two-checkpointing-policies", "lightning"),
-    RuleEntry("OP306", "clipping-by-norm-under-fsdp", "lightning"),
-    RuleEntry("PL309", "search-for-unused-parameters", "lightning"),
+    RuleEntry("OP306", "clipping-by-norm-under-fsdp", "lightning", opt_in=True),
+    RuleEntry("PL309", "search-for-unused-parameters", "lightning", opt_in=True),
     RuleEntry("PL310", "fsdp-without-gpu", "lightning"),
     RuleEntry(
         "PL401",
@@ -69,10 +74,10 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PL403", "pipeline-splits-layers-unevenly", "megatron"),
     RuleEntry("PL404", "interleaved-schedule-without-pipeline", "megatron"),
     RuleEntry("PL405", "fsdp-with-one-device-connection", "megatron megatron_bridge ms_swift"),
-    RuleEntry("PL406", "device-connections-unset", "megatron"),
+    RuleEntry("PL406", "device-connections-unset", "megatron", opt_in=True),
     RuleEntry("PL407", "ulysses-without-remove-padding", "verl"),
     RuleEntry("PL408", "pipeline-without-schedule", "nemo_automodel"),
-    RuleEntry("PL409", "pipeline-settings-without-pipeline", "nemo_automodel"),
+    RuleEntry("PL409", "pipeline-settings-without-pipeline", "nemo_automodel", opt_in=True),
     RuleEntry("RC401", "full-recompute-incomplete", "megatron megatron_bridge nemo ms_swift verl"),
     RuleEntry("RC402", "selective-recompute-with-layers", "megatron megatron_bridge nemo ms_swift verl"),
     RuleEntry("RC403", "recompute-setting-without-effect", "megatron megatron_bridge nemo ms_swift verl"),
@@ -89,15 +94,43 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KV402", "batched-tokens-below-context", "vllm verl"),
     RuleEntry("KV403", "false-dropped-from-yaml", "vllm"),
     RuleEntry("KV404", "rollout-cache-kept-in-training", "verl"),
-    RuleEntry("KV405", "fp8-cache-without-scales", "sglang"),
+    RuleEntry("KV405", "fp8-cache-without-scales", "sglang", opt_in=True),
     RuleEntry("AL401", "invalid-allocator-setting"),
     RuleEntry("AL402", "misspelt-allocator-variable"),
     RuleEntry("AL403", "split-limit-with-expandable-segments"),
     RuleEntry("AL404", "expandable-segments-with-cuda-graphs", "megatron"),
+    RuleEntry("RC201", "checkpointing-twice-under-fsdp", "transformers trl"),
+    RuleEntry("PL201", "deepspeed-contradicts-arguments", "transformers trl"),
+    RuleEntry("PL202", "batch-sizes-do-not-multiply", "deepspeed"),
+    RuleEntry("PR201", "two-half-precisions", "transformers trl deepspeed"),
+    RuleEntry("OP201", "bitsandbytes-optimizer-under-fsdp2", "transformers trl"),
+    RuleEntry("AL201", "batch-search-that-is-refused", "transformers trl"),
+    RuleEntry("EV201", "best-model-without-matching-evaluation", "transformers trl"),
+    RuleEntry("PK201", "padding-free-with-max-length", "trl"),
+    RuleEntry("PL203", "deepspeed-file-beside-settings", "accelerate"),
+    RuleEntry("PL208", "efficient-loading-without-sync", "accelerate"),
+    RuleEntry("OF202", "checkpoint-offload-without-checkpointing", "accelerate"),
+    RuleEntry("RC202", "deepspeed-checkpointing-unread", "deepspeed"),
+    RuleEntry("OF203", "parameter-offload-below-stage-3", "deepspeed accelerate"),
+    RuleEntry("KEY201", "auto-that-nothing-fills", "deepspeed"),
+    RuleEntry("PL204", "settings-of-another-launcher", "accelerate"),
+    RuleEntry("PL205", "fsdp-key-of-the-other-version", "accelerate transformers_fsdp"),
+    RuleEntry("RC203", "checkpointing-arguments-without-checkpointing", "transformers trl"),
+    RuleEntry("PL206", "fsdp-config-without-fsdp", "transformers trl"),
+    RuleEntry("RC204", "cache-with-checkpointing", "transformers trl"),
+    RuleEntry("OF204", "deepcompile-option-without-deepcompile", "deepspeed"),
+    RuleEntry("EV202", "evaluation-batch-of-eight", "transformers trl"),
+    RuleEntry("EV203", "predictions-held-on-device", "transformers trl", opt_in=True),
+    RuleEntry("OF205", "offload-from-pageable-memory", "deepspeed"),
+    RuleEntry("OP202", "large-deepspeed-buckets", "deepspeed", opt_in=True),
+    RuleEntry("PR202", "frozen-weights-in-float32", "trl"),
+    RuleEntry("PR203", "full-precision-training", "transformers trl", opt_in=True),
+    RuleEntry("PL207", "fsdp-without-wrapping", "accelerate transformers_fsdp"),
+    RuleEntry("RC205", "gradient-checkpointing-beside-fsdp", "transformers trl", opt_in=True),
     RuleEntry("RC305", "checkpointing-option-without-checkpointing", "gpt_neox"),
     RuleEntry("RC306", "contiguous-checkpoints-without-partitioning", "gpt_neox"),
-    RuleEntry("RC307", "partitioned-activations-without-model-parallelism", "gpt_neox"),
-    RuleEntry("RC308", "synchronized-checkpoints", "gpt_neox"),
+    RuleEntry("RC307", "partitioned-activations-without-model-parallelism", "gpt_neox", opt_in=True),
+    RuleEntry("RC308", "synchronized-checkpoints", "gpt_neox", opt_in=True),
     RuleEntry("PL311", "sharded-gradients-with-pipeline", "gpt_neox"),
     RuleEntry("PK305", "sequence-beyond-position-embeddings", "gpt_neox"),
     RuleEntry("AT301", "attention-for-other-layer-count", "gpt_neox"),
@@ -105,10 +138,10 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY301", "invalid-model-spec", "planner_spec"),
     RuleEntry("PR304", "removed-model-converter", "torchtitan"),
     RuleEntry("PR305", "float8-without-compile", "torchtitan"),
-    RuleEntry("EST001", "predicted-out-of-memory"),
-    RuleEntry("EST002", "needless-checkpointing"),
-    RuleEntry("EST003", "unused-batch-headroom"),
-    RuleEntry("EST004", "recompute-beside-full-logits"),
+    RuleEntry("EST001", "predicted-out-of-memory", needs_device=True),
+    RuleEntry("EST002", "needless-checkpointing", needs_device=True),
+    RuleEntry("EST003", "unused-batch-headroom", opt_in=True, needs_device=True),
+    RuleEntry("EST004", "recompute-beside-full-logits", needs_device=True),
     RuleEntry("SUP001", "unused-suppression"),
     RuleEntry("SUP002", "malformed-suppression"),
 )

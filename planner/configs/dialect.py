@@ -6,8 +6,9 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   ``source`` (files that were read), ``unknown-keys``: what the framework does with a key that it does not know, one of
   "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
   ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
-  a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), and ``include``: other
-  dialects whose keys hold here too, with the release this framework uses, such as {"transformers": "5.8.0"};
+  a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), ``part-of`` (for the
+  keys of a part that may have a file of its own, the dialect that it is a part of), and ``include``: other dialects
+  whose keys hold here too, with the release this framework uses, such as {"transformers": "5.8.0"};
   ``root``: the key below which the settings stand in YAML, where that is not the file's root (dashes before the names
   there are not part of them);
 - at a key whose value names a config file, ``x-link``: the dialect of that file, such as "deepspeed";
@@ -16,15 +17,16 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   ``x-fact``: the field of `planner.configs.facts.Facts` that the value is, without any conversion;
   ``x-added``, ``x-deprecated`` and ``x-removed``: the releases in which it appeared, was replaced, and ceased to be
   read; ``x-use``: the dotted key to use instead; ``x-same``: whether that key takes the same values with the same
-  meaning; ``x-note``: a sentence for people about what happens instead.
+  meaning; ``x-note``: a sentence for people about what happens instead; ``x-refused``: whether the key is refused once
+  it is removed, where other unknown keys are not.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from planner.records import record
 from planner.schemas import load_schema
 
 
@@ -39,7 +41,7 @@ class UnknownKeys(StrEnum):
 Version = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(eq=False)
 class Dialect:
     """The keys of one framework's config files.
 
@@ -49,6 +51,7 @@ class Dialect:
         version: The release that the keys are of.
         unknown_keys: What happens to other keys at the top level.
         dashes: Whether a-b and a_b are the same key; the schema has the latter.
+        part_of: The dialect that names configs of this one, and whose releases its own are; None for most.
         validates_types: Whether a value of another type than the schema's is refused.
         root: The key below which the settings stand in YAML; empty for the file's own root.
         extended_by: Keys that name code which may add keys of its own, anywhere.
@@ -62,6 +65,7 @@ class Dialect:
     version: str
     unknown_keys: UnknownKeys
     dashes: bool
+    part_of: str | None
     validates_types: bool
     root: str
     extended_by: tuple[str, ...]
@@ -86,9 +90,14 @@ class Dialect:
         """The framework, for people, that a key's releases are of: an included dialect's for its keys."""
         return load_dialect(schema["x-of"]).framework if "x-of" in schema else self.framework
 
-    def known_keys(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def known_keys(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Every key with its dotted name, outer before inner."""
-        yield from _keys(self.schema, "")
+        return _known_keys(self)
+
+
+@cache
+def _known_keys(dialect: Dialect) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    return tuple(_keys(dialect.schema, ""))
 
 
 def _keys(schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -114,6 +123,7 @@ def load_dialect(name: str) -> Dialect:
         version=about["version"],
         unknown_keys=UnknownKeys(about["unknown-keys"]),
         dashes=about.get("dashes", False),
+        part_of=about.get("part-of"),
         validates_types=about.get("validates-types", False),
         root=about.get("root", ""),
         extended_by=tuple(about.get("extended-by", ())),
@@ -122,6 +132,7 @@ def load_dialect(name: str) -> Dialect:
     )
 
 
+@cache
 def parse_version(text: str) -> Version:
     """The numbers of a release, such as (5, 14, 1): what follows them, such as "rc1", is left out."""
     numbers: list[int] = []

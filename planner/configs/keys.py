@@ -4,12 +4,12 @@ Several rules tell these apart by what follows from them; how they are found is 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from planner.configs.config import Config, Setting
 from planner.configs.dialect import UnknownKeys, Version, parse_version
+from planner.records import record
 
 _LONG_NAME = 8  # characters from which on one wrong character cannot make another word
 _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have been meant
@@ -17,7 +17,7 @@ _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have 
 _PRIVATE_PREFIXES = ("x-", "_", ".", "$", "//", "#")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnreadKey:
     """A key that the framework does not read in the release that is checked against.
 
@@ -62,6 +62,8 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
             continue
         fate = UnknownKeys(around.get("x-unknown-keys", config.dialect.unknown_keys))
         schema = around["properties"].get(config.dialect.known_name(name))
+        if schema is not None and schema.get("x-refused"):
+            fate = UnknownKeys.REJECTED
         if fate is UnknownKeys.UNKNOWN or (schema is not None and is_read(config, schema)):
             continue
         yield _unread_key(config, setting, name, fate, around["properties"], schema)

@@ -78,7 +78,7 @@ def test_on_a_near_miss_and_a_good_example_the_rule_is_silent(path: Path) -> Non
 @pytest.mark.parametrize("entry", RULES, ids=lambda entry: entry.name)
 def test_a_rule_is_one_module_with_examples_and_a_source(entry: RuleEntry) -> None:
     rule: Rule = load_rule(entry)
-    assert (entry.code, entry.name, entry.dialects) == (rule.code, rule.name, " ".join(rule.dialects))
+    assert entry == (rule.code, rule.name, " ".join(rule.dialects), rule.opt_in, rule.needs_device)
     for kind in ("bad", "near", "good"):
         assert list((DATA / rule.name.replace("-", "_")).glob(f"{kind}*")), f"{rule.name} has no {kind} example"
     assert rule.sources

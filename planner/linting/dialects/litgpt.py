@@ -26,13 +26,15 @@ def read(config: Config) -> Facts:
     """The training facts of a litgpt config."""
     facts = simple_facts(config)
     is_pretraining = config.get("model_name") is not None
-    model = config.first("checkpoint_dir", "model_name")
-    if model is not None and isinstance(model.value, str):
-        facts["model"] = Fact(
-            value="/".join(model.value.split("/")[-2:]), setting=model
-        )  # its folder has the hub's name
     if not is_pretraining:
         facts.update(_lora(config))
+    model = config.first("checkpoint_dir", "model_name")
+    # What is trained of a checkpoint is known with adapters, and by the keys that full finetuning has and lacks.
+    is_full = config.get("resume") is not None and config.get("quantize") is None
+    is_known = is_pretraining or "lora" in facts or is_full
+    if is_known and model is not None and isinstance(model.value, str):
+        name = "/".join(model.value.split("/")[-2:])  # its folder is called as on the hub
+        facts["model"] = Fact(value=name, setting=model)
     quantize = config.get("quantize")
     if quantize is not None and isinstance(quantize.value, str) and quantize.value in _BITS:
         facts["quantization_bits"] = Fact(value=_BITS[quantize.value], setting=quantize)
@@ -52,19 +54,21 @@ def read(config: Config) -> Facts:
         is_checkpointed = is_sharded and not is_pretraining
         facts["data_parallel"] = devices
         facts["sharding"] = Fact(value=Sharding.PARAMETERS if is_sharded else Sharding.NONE, setting=devices.setting)
-        facts["checkpointing"] = Fact(
-            value=Checkpointing.FULL if is_checkpointed else Checkpointing.NONE, setting=devices.setting
-        )
+        facts["checkpointing"] = Fact(value=Checkpointing.FULL if is_checkpointed else Checkpointing.NONE)
         facts["accumulation_steps"] = _accumulation(config, devices.value)
     return Facts(**facts)
 
 
 def _lora(config: Config) -> dict[str, Fact[Any]]:
-    rank = config.get("lora_r")
-    facts: dict[str, Fact[Any]] = {"lora": Fact(value=rank is not None, setting=rank)}
-    if rank is not None and _is_count(rank.value) and config.on("lora_head") is None:
+    """What is known of adapters. Of a config without their keys it is not: any finetuning command may read it."""
+    given = config.first("lora_r", "lora_alpha", "lora_dropout", *_LORA_TARGETS, "lora_head")
+    if given is None:
+        return {}
+    facts: dict[str, Fact[Any]] = {"lora": Fact(value=True, setting=given)}
+    rank = config.value("lora_r")
+    if _is_count(rank) and config.on("lora_head") is None:
         targets = [name for key, names in _LORA_TARGETS.items() if config.value(key) is True for name in names]
-        facts["lora_rank"] = Fact(value=rank.value, setting=rank)
+        facts["lora_rank"] = Fact(value=rank, setting=config.get("lora_r"))
         facts["lora_targets"] = Fact(value=tuple(targets))
     return facts
 

@@ -3,13 +3,14 @@
 from planner.configs.config import Config
 from planner.configs.facts import Facts
 from planner.configs.tree import SourceFormat
-from planner.linting.engine import Options, config_of
+from planner.linting.engine import Options, configs_of
 from planner.linting.sources import parse
 
 
 def read(text: str, source_format: SourceFormat = SourceFormat.YAML) -> Config | None:
     """The config of a text; None when no dialect has it."""
-    return config_of(parse(text, f"config.{source_format}", source_format), Options())
+    configs = configs_of(parse(text, f"config.{source_format}", source_format), Options())
+    return configs[0] if configs else None
 
 
 def dialect_of(text: str, source_format: SourceFormat = SourceFormat.YAML) -> str | None:

@@ -25,6 +25,8 @@ def test_a_trainer_beside_a_class_path_makes_a_lightning_config() -> None:
         "trainer:\n  devices: 1\nmodel:\n  encoder_seq_length: 512\nexp_manager: {}\n",  # NeMo
         "trainer:\n  _target_: lightning.Trainer\nseed_everything: 1\n",  # hydra
         "trainer:\n  total_epochs: 15\ndata:\n  train_batch_size: 8\n",  # verl
+        "seed_everything: 1\ntrainer:\n  rounds: 3\n",  # a trainer of one's own
+        "seed_everything: 1\ntrainer:\n  class_path: my_package.Trainer\n  init_args: {devices: 2}\n",
     ],
 )
 def test_trainers_of_other_frameworks_do_not(text: str) -> None:

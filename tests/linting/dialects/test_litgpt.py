@@ -76,3 +76,9 @@ def test_how_many_devices_pretraining_finds_is_not_known() -> None:
         "checkpointing": None,
         "lora": None,
     }
+
+
+def test_any_key_of_adapters_says_that_there_are_some_and_none_says_nothing() -> None:
+    assert values(facts_of(CONFIG.replace("lora_r: 8\n", "")), "lora", "lora_rank") == {"lora": True, "lora_rank": 8}
+    bare = CONFIG.replace("lora_r: 8\n", "").replace("lora_key: true\n", "")
+    assert values(facts_of(bare), "lora", "lora_rank") == {"lora": None, "lora_rank": None}

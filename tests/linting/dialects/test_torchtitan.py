@@ -24,7 +24,8 @@ def test_its_sections_make_a_torchtitan_config() -> None:
     assert dialect_of(CONFIG, SourceFormat.TOML) == "torchtitan"
 
 
-def test_fewer_sections_or_another_format_do_not() -> None:
+def test_words_of_anybody_or_another_format_do_not() -> None:
+    assert dialect_of("[model]\nname = 'x'\n[training]\nsteps = 3\n[parallelism]\ntp = 2\n", SourceFormat.TOML) is None
     assert dialect_of("[training]\nseq_len = 1\n[project]\nname = 'x'\n", SourceFormat.TOML) is None
     assert dialect_of("model: {name: llama3}\ntraining: {seq_len: 1}\nparallelism: {}\n") is None
 
