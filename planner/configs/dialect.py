@@ -8,9 +8,9 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
   a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), ``part-of`` (for the
   keys of a part that may have a file of its own, the dialect that it is a part of), and ``include``: other dialects
-  whose keys hold here too, with the release this framework uses, such as {"transformers": "5.8.0"};
-  ``root``: the key below which the settings stand in YAML, where that is not the file's root (dashes before the names
-  there are not part of them);
+  whose keys hold here too, with the release this framework uses, such as {"transformers": "5.8.0"}; ``root``: the key
+  below which the settings stand in YAML, where that is not the file's root (dashes before the names there are not part
+  of them);
 - at a key whose value names a config file, ``x-link``: the dialect of that file, such as "deepspeed";
 - at an object, ``x-unknown-keys``: as ``unknown-keys``, for the keys below it;
 - at a key, ``enum`` or ``type`` as JSON Schema has them (an enum only where the framework refuses other values);
@@ -18,7 +18,12 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
   ``x-added``, ``x-deprecated`` and ``x-removed``: the releases in which it appeared, was replaced, and ceased to be
   read; ``x-use``: the dotted key to use instead; ``x-same``: whether that key takes the same values with the same
   meaning; ``x-note``: a sentence for people about what happens instead; ``x-refused``: whether the key is refused once
-  it is removed, where other unknown keys are not.
+  it is removed, where other unknown keys are not; ``x-refused-since``: the release from which a key is refused where it
+  is on or set to anything, and else taken; ``x-plugin``: the plugin without which the key is not known; ``x-extends``:
+  at a list of plugins, those whose keys the schema has, so that with any other, unknown keys may be read; at another
+  key, an empty list: while the key is set, they may be read; ``x-needs``: the switch without which the key has no
+  effect, as a dotted key or as "key=value"; ``x-off``: at that switch, what happens while it is off, as half a
+  sentence.
 """
 
 from collections.abc import Iterator, Mapping

@@ -155,6 +155,34 @@ def _is_transformers(document: Document, root: Mapping) -> bool:
     )
 
 
+def _is_llamafactory(document: Document, root: Mapping) -> bool:
+    """A config of its trainer, or of its commands that export a model and talk to one."""
+    if document.format not in (SourceFormat.YAML, SourceFormat.JSON) or "model_name_or_path" not in root.by_key:
+        return False
+    if "stage" in root.by_key and "finetuning_type" in root.by_key:
+        return True
+    own = ("finetuning_type", "infer_backend", "export_dir", "cutoff_len", "lora_target", "quantization_bit")
+    return "template" in root.by_key and _count(root, *own) >= 1
+
+
+def _is_llamafactory_v1(document: Document, root: Mapping) -> bool:
+    own = (
+        "dist_config",
+        "kernel_config",
+        "init_config",
+        "peft_config",
+        "quant_config",
+        "model_class",
+        "sample_backend",
+    )
+    return (
+        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        and isinstance(_below(root, "model"), Scalar)
+        and _count(root, *own) >= 2
+        and _count(root, "train_dataset", "micro_batch_size", "sample_backend") >= 1
+    )
+
+
 def _is_torchtune(document: Document, root: Mapping) -> bool:
     parts = (
         _below(root, key) for key in ("model", "tokenizer", "dataset", "checkpointer", "optimizer", "metric_logger")
@@ -260,6 +288,8 @@ def _is_planner_spec(document: Document, root: Mapping) -> bool:
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
+    ("llamafactory", _is_llamafactory),
+    ("llamafactory_v1", _is_llamafactory_v1),
     ("accelerate", _is_accelerate),
     ("deepspeed", _is_deepspeed),
     ("torchtune", _is_torchtune),

@@ -1,9 +1,9 @@
 """Every rule against its own examples, in tests/rules/data/<name>/.
 
-Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands in
-<file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files are
-there to be referred to. A comment "# target-version: vllm=0.27" has the file checked against that release.
-Set UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
+Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands
+in <file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files
+are there to be referred to. A comment "# target-version: vllm=0.27" checks the file against that release. Set
+UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
 """
 
 import os

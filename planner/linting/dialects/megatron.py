@@ -33,7 +33,7 @@ def read(config: Config) -> Facts:
 
 
 def core_facts(core: CoreSettings) -> dict[str, Any]:
-    """The facts of a config for Megatron-Core: those of its schema, and what Megatron-Core's settings say."""
+    """The facts of a config that uses Megatron-Core: those of its schema, and those that its settings say."""
     facts = simple_facts(core.config)
     for fact in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
         name = fact if fact == "context_parallel" else fact.replace("_", "_model_")
