@@ -126,7 +126,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry(
         "PL401",
         "sequence-parallel-without-tensor-parallel",
-        "megatron megatron_bridge nemo nemo_automodel ms_swift gpt_neox",
+        "megatron megatron_bridge nemo nemo_automodel ms_swift gpt_neox accelerate",
     ),
     RuleEntry("PL402", "context-parallel-splits-sequence-unevenly", "megatron megatron_bridge nemo"),
     RuleEntry("PL403", "pipeline-splits-layers-unevenly", "megatron"),
@@ -141,6 +141,8 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("RC403", "recompute-setting-without-effect", "megatron megatron_bridge nemo ms_swift verl"),
     RuleEntry("RC404", "fused-attention-recomputed", "megatron megatron_bridge ms_swift verl"),
     RuleEntry("RC405", "saved-activations-not-distributable", "megatron"),
+    RuleEntry("RC406", "recompute-switch-unread-by-launcher", "accelerate"),
+    RuleEntry("RC407", "selective-recompute-with-default-method", "accelerate"),
     RuleEntry("OF401", "cpu-offloading-beside-recompute", "megatron megatron_bridge nemo verl"),
     RuleEntry("OF402", "fine-grained-offloading-without-modules", "megatron megatron_bridge verl"),
     RuleEntry("AT401", "attention-holds-scores", "megatron"),

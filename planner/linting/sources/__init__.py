@@ -1,7 +1,6 @@
 """File text to `planner.configs.tree.Document`, by format. Nothing is executed and no tag makes an object."""
 
 import os
-import re
 from importlib import import_module
 
 from planner.configs.tree import Document, SourceFormat
