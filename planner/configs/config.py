@@ -1,6 +1,7 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
@@ -58,7 +59,8 @@ class Config:
         dialect: What the keys are.
         versions: By dialect name, the release to check against.
         facts: What it asks for.
-        linked: Configs that it names and that could be read, such as a DeepSpeed JSON file.
+        linked: Configs that it names and that could be read, such as a DeepSpeed JSON file, or has inline.
+        named_by: For such a config, the key that names it.
         environment: Environment variables that it sets, by name.
         prospect: What the run would need of the device with some facts changed, if model and device are known.
     """
@@ -69,6 +71,7 @@ class Config:
     versions: dict[str, Version]
     facts: Facts = field(default_factory=Facts)
     linked: "tuple[Config, ...]" = ()
+    named_by: Setting | None = None
     environment: dict[str, Setting] = field(default_factory=dict)
     prospect: "Callable[[Facts], Prospect | None]" = lambda facts: None
 
@@ -112,9 +115,11 @@ class Config:
         return setting if setting is not None and setting.value is True else None
 
     def number(self, key: str) -> int | float | None:
-        """The value of a key, or its default, where that is a number."""
+        """The value of a key, or its default, where that is a finite number."""
         value = self.value(key)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        return value if isinstance(value, float) and isfinite(value) else None
 
     def first(self, *keys: str) -> Setting | None:
         """The first of these keys that the file has."""
@@ -123,6 +128,10 @@ class Config:
             if setting is not None:
                 return setting
         return None
+
+    def link(self, dialect: str) -> "Config | None":
+        """The config of a dialect that this one names or has inline."""
+        return next((config for config in self.linked if config.dialect.name == dialect), None)
 
     def settings(self) -> Iterator[Setting]:
         """Every key that the file has, outer before inner, in its order; a part that aliases share comes once."""
@@ -185,7 +194,7 @@ def report(
     message: str,
     *,
     help: str = "",  # the field's name
-    related: Sequence[tuple[Setting | Place, str]] = (),
+    related: Sequence[tuple[Setting | Place | None, str]] = (),
     fix: Fix | None = None,
 ) -> Report:
     """A report at a setting's value, or at any place.
@@ -194,14 +203,14 @@ def report(
         where: What it is about. For a key whose name is the fault, pass `Setting.at_key`.
         message: What was found and why it matters; no full stop at its end.
         help: What to write instead.
-        related: Other settings or places, each with what it has to do with it.
+        related: Other settings or places, each with what it has to do with it; None, for a default, is left out.
         fix: How it can be mended.
     """
     return Report(
         place=_place(where),
         message=message,
         help=help,
-        related=tuple(Related(place=_place(other), message=text) for other, text in related),
+        related=tuple(Related(place=_place(other), message=text) for other, text in related if other is not None),
         fix=fix,
     )
 

@@ -113,7 +113,7 @@ def test_fixing_says_what_the_file_becomes_and_what_is_left() -> None:
     write("a.yaml", "\ufeff" + (HEAD + TYPO + OFFLOAD).replace("\n", "\r\n"))
     run = lint_paths(["a.yaml"], Request(fix=FixSafety.SAFE))
     (change,) = run.changes
-    assert ["OF101"] == [finding.rule.code for finding in run.findings]
+    assert ["PL101", "OF101"] == [finding.rule.code for finding in run.findings]
     assert ["KEY001"] == [finding.rule.code for finding in change.fixed]
     expected = "\ufeff" + (HEAD + TYPO.replace("parapllel", "parallel") + OFFLOAD).replace("\n", "\r\n")
     assert expected == change.after
