@@ -4,9 +4,11 @@ Run it as ``python -m dev.rules_page`` when a rule or a fixture changes; a test 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from planner.configs.dialect import Version, parse_version
 from planner.device import load_device
 from planner.diagnostics import Rule
 from planner.files import write_whole
@@ -39,12 +41,21 @@ def example_of(rule: Rule) -> Example | None:
         return None
     text = path.read_text(encoding="utf-8")
     device = load_device(_DEVICE) if rule.needs_device else None
-    options = Options(is_selected=lambda other: not other.opt_in or other.name == rule.name, device=device)
+    options = Options(
+        is_selected=lambda other: not other.opt_in or other.name == rule.name,
+        device=device,
+        target_versions=target_versions(text),
+    )
     findings = [found for found in lint_text(text, str(path), options) or () if found.rule.name == rule.name]
     if not findings:
         raise ValueError(f"{path}: {rule.name} finds nothing in it")
     run = LintRun(directory=str(directory), findings=tuple(findings))
     return Example(file=path.name, text=text, findings=render(run, "full").replace(f"{directory}/", ""))
+
+
+def target_versions(text: str) -> dict[str, Version]:
+    """The releases that a fixture is to be checked against: it says "# target-version: vllm=0.27"."""
+    return {name: parse_version(version) for name, version in re.findall(r"# target-version: (\w+)=([\d.]+)", text)}
 
 
 def examples() -> dict[str, Example]:

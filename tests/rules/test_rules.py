@@ -7,12 +7,11 @@ UPDATE_EXPECTED=1 to write the .expected files anew, and read them before commit
 """
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 
-from planner.configs.dialect import Version, parse_version
+from dev.rules_page import target_versions
 from planner.device import load_device
 from planner.diagnostics import Finding, Rule
 from planner.linting.engine import Options, lint_text
@@ -39,10 +38,6 @@ def findings(path: Path) -> tuple[Finding, ...]:
     found = lint_text(path.read_text(), str(path), options)
     assert found is not None, f"{path} is of no known dialect"
     return found
-
-
-def target_versions(text: str) -> dict[str, Version]:
-    return {name: parse_version(version) for name, version in re.findall(r"# target-version: (\w+)=([\d.]+)", text)}
 
 
 def rendered(finding: Finding) -> str:
