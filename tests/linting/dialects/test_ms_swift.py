@@ -30,8 +30,8 @@ def test_its_commands_are_recognised_in_scripts(text: str) -> None:
     assert dialect_of(text, SourceFormat.SHELL) == "ms_swift"
 
 
-def test_a_build_with_swift_is_not_a_training_run() -> None:
-    assert dialect_of("swiftc --model x\n", SourceFormat.SHELL) is None
+def test_a_build_with_apples_swift_is_not_a_training_run() -> None:
+    assert dialect_of("swift build --configuration release\n", SourceFormat.SHELL) is None
 
 
 def test_its_own_training_is_read() -> None:
