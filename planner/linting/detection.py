@@ -109,10 +109,12 @@ _DEEPSPEED = (
 
 
 def _is_deepspeed(document: Document, root: Mapping) -> bool:
-    parts = (_below(root, key) for key in ("zero_optimization", "fp16", "bf16", "optimizer", "autotuning"))
+    zero = _below(root, "zero_optimization")
+    parts = (zero, *(_below(root, key) for key in ("fp16", "bf16", "optimizer", "autotuning")))
+    is_old_form = isinstance(zero, Scalar) and zero.value is True
     return (
         document.format is SourceFormat.JSON
-        and any(isinstance(part, Mapping) for part in parts)
+        and (is_old_form or any(isinstance(part, Mapping) for part in parts))
         and (_count(root, *_DEEPSPEED) >= 2 or list(root.by_key) == ["zero_optimization"])
         and not _count(root, "num_layers", "num-layers", "hidden_size", "hidden-size")  # gpt-neox, or a model
     )
@@ -148,7 +150,7 @@ def _is_trl(document: Document, root: Mapping) -> bool:
 def _is_transformers(document: Document, root: Mapping) -> bool:
     written = sum(isinstance(_below(root, key), Scalar) for key in _TRAINING_ARGUMENTS)
     return (
-        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        document.format is not SourceFormat.TOML
         and written >= 4
         and _count(root, "per_device_train_batch_size", "num_train_epochs") >= 1
         and not _count(root, *_OTHER_TRAINERS)
@@ -156,8 +158,8 @@ def _is_transformers(document: Document, root: Mapping) -> bool:
 
 
 def _is_llamafactory(document: Document, root: Mapping) -> bool:
-    """A config of its trainer, or of its commands that export a model and talk to one."""
-    if document.format not in (SourceFormat.YAML, SourceFormat.JSON) or "model_name_or_path" not in root.by_key:
+    """A config of its trainer, or of its commands that export a model and talk to one; or such a command's flags."""
+    if document.format is SourceFormat.TOML or "model_name_or_path" not in root.by_key:
         return False
     if "stage" in root.by_key and "finetuning_type" in root.by_key:
         return True
