@@ -99,14 +99,14 @@ def _is_verl(document: Document, root: Mapping) -> bool:
 def _is_ms_swift(document: Document, root: Mapping) -> bool:
     if document.format is SourceFormat.SHELL:
         words = command_of(root).replace("/", " ").split()
-        return (
-            words[:1] == ["swift"]
-            or (words[:1] == ["megatron"] and words[1:2] != [])
-            or "swift cli" in command_of(root).replace("/", " ")
+        # Apple's compiler is called swift, too.
+        return (words[:1] in (["swift"], ["megatron"]) and words[1:2] != [] and words[1] in _SWIFT_COMMANDS) or (
+            "swift cli" in " ".join(words)
         )
     return not count(root, "base_model", "stage", "finetuning_type") and count(root, *_SWIFT_KEYS) >= _FEW_SWIFT_KEYS
 
 
+_SWIFT_COMMANDS = ("sft", "pt", "rlhf", "infer", "deploy", "rollout", "export", "eval", "sample", "merge-lora")
 _FEW_SWIFT_KEYS = 2
 _SWIFT_KEYS = (
     "tuner_type",

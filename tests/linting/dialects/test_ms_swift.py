@@ -1,8 +1,12 @@
 """ms-swift's arguments, in YAML and in scripts, for its own training and for Megatron's."""
 
+from pathlib import Path
+
 import pytest
 
 from planner.configs.tree import SourceFormat
+from planner.linting.engine import Options, configs_of
+from planner.linting.sources import parse
 from tests.linting.dialects.reading import dialect_of, facts_of, read, values
 
 CONFIG = """
@@ -30,8 +34,8 @@ def test_its_commands_are_recognised_in_scripts(text: str) -> None:
     assert dialect_of(text, SourceFormat.SHELL) == "ms_swift"
 
 
-def test_a_build_with_swift_is_not_a_training_run() -> None:
-    assert dialect_of("swiftc --model x\n", SourceFormat.SHELL) is None
+def test_a_build_with_apples_swift_is_not_a_training_run() -> None:
+    assert dialect_of("swift build --configuration release\n", SourceFormat.SHELL) is None
 
 
 def test_its_own_training_is_read() -> None:
@@ -69,3 +73,11 @@ def test_megatrons_training_recomputes_selectively_by_default() -> None:
     )  # fmt: skip
     none = MEGATRON.strip() + " --recompute_granularity none\n"
     assert {"checkpointing": "none"} == values(facts_of(none, SourceFormat.SHELL), "checkpointing")
+
+
+def test_the_deepspeed_config_that_it_names_is_read(tmp_path: Path) -> None:
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    path = tmp_path / "train.sh"
+    text = "swift sft --model Qwen/Qwen2.5-7B --tuner_type full --deepspeed zero.json\n"
+    (config,) = configs_of(parse(text, str(path), SourceFormat.SHELL), Options())
+    assert {"sharding": "parameters"} == values(config.facts, "sharding")
