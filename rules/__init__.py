@@ -189,11 +189,17 @@ class Example(NamedTuple):
 
 def load_example(name: str) -> Example:
     """The example of a rule. They are fixtures of the tests, brought here by ``python -m dev.rules_page``."""
-    import json
-    from pathlib import Path
+    return Example(**_examples()[name])
 
-    examples = json.loads((Path(__file__).parent / "examples.json").read_text(encoding="utf-8"))
-    return Example(**examples[name])
+
+@cache
+def _examples() -> dict[str, dict[str, str]]:
+    import json
+    import os
+
+    with open(os.path.join(os.path.dirname(__file__), "examples.json"), encoding="utf-8") as file:
+        examples: dict[str, dict[str, str]] = json.load(file)
+    return examples
 
 
 @cache

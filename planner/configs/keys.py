@@ -11,6 +11,7 @@ from planner.configs.config import Config, Setting
 from planner.configs.dialect import UnknownKeys, Version, parse_version
 from planner.records import record, replace
 
+_MOST_GUESSES = 100  # keys of a config: one with more that are unknown is of something else, and guesses take time
 _LONG_NAME = 8  # characters from which on one wrong character cannot make another word
 _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have been meant
 # Keys that people add for themselves: anchors of YAML, notes; and our own marks in trees of shell scripts.
@@ -56,6 +57,7 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
     if config.first(*config.dialect.extended_by) is not None:
         return
     others_may_read = is_extended(config)
+    unread = 0
     for setting in config.settings():
         outer, _, name = setting.key.rpartition(".")
         around = config.dialect.key_schema(outer) if outer else config.dialect.schema
@@ -71,7 +73,9 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
             fate = UnknownKeys.REJECTED
         if fate is UnknownKeys.UNKNOWN:
             continue
-        key = _unread_key(config, setting, name, fate, around["properties"], schema)
+        unread += 1
+        known = around["properties"] if unread <= _MOST_GUESSES else {}
+        key = _unread_key(config, setting, name, fate, known, schema)
         if fate is not UnknownKeys.OPEN:
             yield key
         elif key.is_certain if schema is None else setting.value not in (None, False):  # which ask for nothing
@@ -125,11 +129,15 @@ def _unread_key(
 
     written = config.dialect.known_name(name)
     readable = [other for other in known if _may_be_like(written, other) and is_read(config, known[other])]
-    near = get_close_matches(written, readable, n=3, cutoff=_LIKENESS)
+    near = get_close_matches(written, readable, n=3, cutoff=_LIKENESS) if readable else []
     typos = [other for other in near if is_typo(written, other)]
     outer = setting.key.rpartition(".")[0]
     is_free = not near or config.get(f"{outer}.{near[0]}" if outer else near[0]) is None
-    elsewhere = "" if near else next((key for key, _ in config.dialect.known_keys() if key.endswith(f".{name}")), "")
+    elsewhere = (
+        ""
+        if near or not known
+        else next((key for key, _ in config.dialect.known_keys() if key.endswith(f".{name}")), "")
+    )
     return UnreadKey(
         setting=setting,
         fate=fate,

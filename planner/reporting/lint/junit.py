@@ -18,17 +18,15 @@ Element = ElementTree.Element
 
 def text(run: "LintRun") -> str:
     """The XML document. A file without findings is a suite with one case, which passes."""
-    paths = dict.fromkeys((*run.checked, *(finding.report.place.document.path for finding in run.findings)))
-    suites = [_suite(path, [_failure(found) for found in run.findings if _is_in(found, path)]) for path in paths]
+    by_path: dict[str, list[Finding]] = {path: [] for path in run.checked}
+    for finding in run.findings:
+        by_path.setdefault(finding.report.place.document.path, []).append(finding)
+    suites = [_suite(path, [_failure(found) for found in findings]) for path, findings in by_path.items()]
     suites += [_suite(error.path, [_error(error)]) for error in run.unreadable]
     root = ElementTree.Element("testsuites", {"name": "planner lint", **_totals(suites)})
     root.extend(suites)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
-
-
-def _is_in(finding: "Finding", path: str) -> bool:
-    return finding.report.place.document.path == path
 
 
 def _suite(path: str, cases: list[Element]) -> Element:
