@@ -52,7 +52,9 @@ def parse(text: str, path: str) -> Document:
         message = ", ".join(part for part in (error.context, error.problem) if part)
         raise SourceError(f"not valid YAML: {message}", offset=mark.index if mark else None) from None
     except yaml.reader.ReaderError as error:
-        raise SourceError(f"not valid YAML: {error.reason}", offset=error.position) from None
+        # The error's own position counts bytes where the scanner is libyaml's.
+        offset = text.find(chr(error.character)) if isinstance(error.character, int) else -1
+        raise SourceError(f"not valid YAML: {error.reason}", offset=offset if offset >= 0 else None) from None
     return Document(
         path=path,
         text=text,

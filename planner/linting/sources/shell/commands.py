@@ -298,7 +298,7 @@ class _Arguments:
         pieces = field.pieces if start == 0 else _pieces_after(field, start)
         if not self.expander.is_certain(pieces, self.region):
             return Scalar(first, last, UNKNOWN)
-        is_quoted = first < last and self.text[first] in "\"'"
+        is_quoted = first < last and self.text[first] in "\"'" and self.text[first:last] != text
         return Scalar(first, last, convert(text), quoted=is_quoted)
 
     def value_span(self, field: Field, start: int) -> tuple[int, int]:
@@ -348,17 +348,15 @@ def _mapping(flags: list[_Flag], start: int, end: int) -> Mapping:
 
     A flag that may not be there is one entry, however often: which of them counts is not known.
     """
-    by_key: dict[str, list[_Flag]] = {}
-    for flag in flags:
-        by_key.setdefault(flag.key, []).append(flag)
+    last = {flag.key: flag for flag in flags}
+    uncertain = {flag.key for flag in flags if not flag.is_certain}
     root = Mapping(start, end, [], [])
     for flag in flags:
-        same = by_key[flag.key]
-        if all(other.is_certain for other in same):
-            _add(root, flag.key, flag.entry())
-        elif flag is same[-1]:
+        if flag.key in uncertain:
+            if flag is not last[flag.key]:
+                continue
             flag.is_certain = False
-            _add(root, flag.key, flag.entry())
+        _add(root, flag.key, flag.entry())
     return root
 
 
