@@ -27,23 +27,28 @@ TEXTS = st.one_of(
 SCALARS: st.SearchStrategy[Any] = st.one_of(
     st.booleans(), st.integers(-(2**40), 2**40), st.sampled_from([0.5, -1.25, 1e-05, 3e8, 1e22]), TEXTS
 )
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    SCALARS | st.none(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
-)
-CONFIGS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=5)
-TOML_VALUES: st.SearchStrategy[Any] = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
-)
-TOML_CONFIGS = st.dictionaries(NAMES, TOML_VALUES, min_size=1, max_size=5)
+PLAIN_NAMES = st.sampled_from(["a", "b", "lr", "fsdp_config", "batch_size"])
+
+
+def values(names: st.SearchStrategy[str], scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+        max_leaves=8,
+    )
+
+
+def configs(names: st.SearchStrategy[str], scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.dictionaries(names, values(names, scalars), min_size=1, max_size=5)
+
+
+VALUES = values(NAMES, SCALARS | st.none())
+TOML_VALUES = values(NAMES, SCALARS)
 
 
 @st.composite
-def yaml_texts(draw: st.DrawFn) -> tuple[Any, str]:
-    data = draw(CONFIGS)
+def yaml_texts(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> tuple[Any, str]:
+    data = draw(configs(names, SCALARS | st.none()))
     text = yaml.safe_dump(
         data,
         default_flow_style=draw(st.sampled_from([False, None, True])),
@@ -57,15 +62,15 @@ def yaml_texts(draw: st.DrawFn) -> tuple[Any, str]:
 
 
 @st.composite
-def json_texts(draw: st.DrawFn) -> tuple[Any, str]:
-    data = draw(CONFIGS)
+def json_texts(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> tuple[Any, str]:
+    data = draw(configs(names, SCALARS | st.none()))
     text = json.dumps(data, indent=draw(st.sampled_from([None, 0, 2])), ensure_ascii=draw(st.booleans()))
     return data, draw(st.sampled_from(["", "\n", " "])) + text
 
 
 @st.composite
 def toml_texts(draw: st.DrawFn) -> tuple[Any, str]:
-    data = draw(TOML_CONFIGS)
+    data = draw(configs(NAMES, SCALARS))
     return data, "".join(_toml_table(draw, data, ()))
 
 

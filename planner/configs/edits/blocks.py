@@ -21,6 +21,7 @@ Replacement = tuple[int, int, str]  # from where to where, and what comes there
 
 _ANCHOR = re.compile(r"(?<![^\s\[{,:-])&([^\s,\[\]{}]+)")
 _BLOCK_HEADER = re.compile(r"[|>][-+0-9]*")
+_OUTER_KEYS = re.compile(r"\ufeff?[ \t]*(?:(?:[\w-]+|\"(?:[^\"\\]|\\.)*\"|'[^']*')[ \t]*\.[ \t]*)*")
 _TO_NEXT = re.compile(r"[ \t]*(?:#[^\n]*)?\r?\n?[\s]*")
 
 
@@ -68,12 +69,12 @@ def remove_lines(document: Document, mapping: Mapping, entry: Entry) -> list[Rep
     if _anchors_used(text, start, end) or not is_rest_empty(text, end):
         return []
     if not mapping.merges and len(mapping.entries) == 1:
-        return [(start, end, "{}")] if text[start - 1 : start] != "?" else []
+        return [(start, end, "{}")]
     if indent_of(text, start) is not None:
         return [(line_start(text, start), next_line(text, end), "")]
     following = min((other.key_start for other in mapping.entries if other.key_start > start), default=None)
     match = _TO_NEXT.match(text, end)
-    if following is None or match is None or text[start - 2 : start] == "? ":
+    if following is None or match is None:
         return []
     return [(start, min(match.end(), following), "")]
 
@@ -82,8 +83,8 @@ def _remove_toml(document: Document, mapping: Mapping, entry: Entry) -> list[Rep
     text = document.text
     value = entry.value
     is_only_part = entry.key_start > mapping.start and text[mapping.start] != "[" and len(mapping.entries) == 1
-    if is_table(document, entry) or (is_only_part and mapping is not document.root):
-        return []  # where a dotted key ends, or a table, is not a matter of lines
+    if _toml_prefix(document, entry) is None or (is_only_part and mapping is not document.root):
+        return []
     return [(line_start(text, entry.key_start), next_line(text, value.end), "")]
 
 
@@ -93,6 +94,16 @@ def is_table(document: Document, entry: Entry) -> bool:
     if isinstance(value, Mapping):
         return document.text[value.start] != "{"
     return isinstance(value, Sequence) and document.text.startswith("[[", value.start) and value.start < entry.key_start
+
+
+def is_written_once(document: Document, entry: Entry) -> bool:
+    """Whether a TOML key stands in one place only: those of tables are in the headers of tables in them too."""
+    value = entry.value
+    if not is_table(document, entry):
+        return True
+    if not isinstance(value, Mapping) or document.text[value.start] != "[":
+        return False
+    return not any(is_table(document, inner) for inner in value.entries)
 
 
 def insert_line(document: Document, mapping: Mapping, entry: Entry, key: str, value: object) -> list[Replacement]:
@@ -121,14 +132,19 @@ def _prefix(document: Document, mapping: Mapping, entry: Entry) -> str | None:
     """What stands before a key of this mapping on its line."""
     text = document.text
     if document.format is SourceFormat.TOML:
-        # With the outer parts of a dotted key.
-        return None if is_table(document, entry) else text[line_start(text, entry.key_start) : entry.key_start]
+        return _toml_prefix(document, entry)
     for other in mapping.entries:
         indent = indent_of(text, other.key_start)
         if indent is not None:
             return indent.replace("\ufeff", "")
     before = text[line_start(text, entry.key_start) : entry.key_start]
-    return None if before.endswith("? ") else " " * len(before)
+    return " " * len(before)
+
+
+def _toml_prefix(document: Document, entry: Entry) -> str | None:
+    """What stands before a key on its line: blanks and outer parts. None for tables, and for what is in braces."""
+    before = document.text[line_start(document.text, entry.key_start) : entry.key_start]
+    return before if not is_table(document, entry) and _OUTER_KEYS.fullmatch(before) else None
 
 
 def _anchors_used(text: str, start: int, end: int) -> bool:

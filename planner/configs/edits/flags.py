@@ -11,7 +11,9 @@ from planner.configs.tree import Document, Entry, Mapping, Scalar, Sequence
 _GAP = re.compile(r"=|(?:[ \t]|\\\r?\n|\r?\n)+")
 # A value that stands elsewhere: the variable that is written here.
 _VARIABLE = re.compile(r"(?:=|[ \t]+)(\"?\$(?:\w+|\{[^}\s]*\})\"?)(?=[\s\"')]|\Z)")
+# What may follow the last flag of a line: a backslash, a comment, or what closes the array or string around it.
 _REST = re.compile(r"[ \t]*(\\?)(?:[ \t]+#[^\n]*)?(?=\r?\n|\Z)")
+_CLOSING = re.compile(r"[ \t]*[\"')]")
 _FLAG_BEFORE = re.compile(r"(?:--?|\+{0,2})(?:[\w-]+[./])*\Z")
 
 
@@ -47,18 +49,28 @@ def remove_flag(document: Document, entry: Entry) -> list[Replacement]:
         return []
     text = document.text
     end = max(span[1], entry.key_end)
+    begins_line = indent_of(text, start) is not None
     rest = _REST.match(text, end)
-    if indent_of(text, start) is not None and rest is not None:
-        before = line_start(text, start)
-        continued = text[:before].rstrip("\r\n").endswith("\\")
-        if continued and not rest[1]:  # the last of its command: the line before it must not go on
-            at = len(text[:before].rstrip("\r\n")) - 1
-            return [(at - (len(text[:at]) - len(text[:at].rstrip(" \t"))), rest.end(), "")]
+    before = line_start(text, start)
+    if begins_line and rest is not None and (rest[1] or not _goes_on(text, before)):
         return [(before, next_line(text, end), "")]
-    if text[start - 1 : start] in (" ", "\t"):
-        blank = start - len(text[:start]) + len(text[:start].rstrip(" \t"))
-        return [(blank, end, "")]
-    return [(start, end + len(text[end:]) - len(text[end:].lstrip(" \t")), "")]
+    if begins_line and (rest or _CLOSING.match(text, end)) and "#" not in text[line_start(text, before - 1) : before]:
+        # The last of its command, array or string: the line before it must not go on.
+        return [(_content_end(text, before), rest.end() if rest else end, "")]
+    if begins_line or text[start - 1 : start] not in (" ", "\t"):
+        return [(start, end + len(text[end:]) - len(text[end:].lstrip(" \t")), "")]
+    return [(len(text[:start].rstrip(" \t")), end, "")]
+
+
+def _goes_on(text: str, start: int) -> bool:
+    """Whether the line before this one ends in a backslash."""
+    return text[:start].rstrip("\r\n").endswith("\\")
+
+
+def _content_end(text: str, start: int) -> int:
+    """Where the line before this one ends, without blanks and its backslash."""
+    line = text[:start].rstrip("\r\n")
+    return len(line.removesuffix("\\").rstrip(" \t"))
 
 
 def insert_flag(document: Document, mapping: Mapping, entry: Entry, key: str, value: object) -> list[Replacement]:
@@ -81,12 +93,11 @@ def insert_flag(document: Document, mapping: Mapping, entry: Entry, key: str, va
     end = max(span[1], entry.key_end)
     indent = indent_of(text, start)
     rest = _REST.match(text, end)
-    if indent is None or rest is None:
+    if indent is None or not (rest or _CLOSING.match(text, end)):
         return [(end, end, f" {flag}")]
-    is_continued = bool(rest[1]) or text[: line_start(text, start)].rstrip("\r\n").endswith("\\")
-    if is_continued:
+    if (rest and rest[1]) or _goes_on(text, line_start(text, start)):
         return [(end, end, f" \\{newline(document)}{indent}{flag}")]
-    at = line_end(text, end)
+    at = line_end(text, end) if rest else end
     return [(at, at, f"{newline(document)}{indent}{flag}")]
 
 

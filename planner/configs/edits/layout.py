@@ -8,6 +8,7 @@ from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, Sequenc
 _COLON = re.compile(r"[ \t]*:")
 _ALIAS = re.compile(r"[ \t\r\n]*(\*[^\s,\[\]{}]+)")
 _REST = re.compile(r"[ \t]*(?:#[^\n]*|//[^\n]*)?(?=\r?\n|\Z)")
+_EXPLICIT = re.compile(r"(?:^|(?<=[\s{,\[:-]))\?\s+\Z", re.M)
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")
 
 
@@ -46,6 +47,12 @@ def value_span(document: Document, entry: Entry) -> tuple[int, int] | None:
     if node.start == node.end:
         return colon.end(), colon.end()
     return (node.start, node.end) if node.start >= colon.end() else None
+
+
+def is_explicit(document: Document, entry: Entry) -> bool:
+    """Whether a YAML key has a question mark before it."""
+    before = document.text[: entry.key_start]
+    return document.format is SourceFormat.YAML and _EXPLICIT.search(before) is not None
 
 
 def skip_properties(text: str, start: int) -> int:

@@ -165,7 +165,7 @@ class _Frame:
                 raise SourceError("expected a text key, found a list or mapping", offset=start)
             name = str(key.value)
             if name == _MERGE_KEY and not key.quoted:
-                merges[:0] = _merged(value, start)  # a later one wins, but within a list the first
+                merges += _merged(value, start)
             else:
                 entries.append(Entry(name, start, key_end, value))
         return Mapping(self.start, end, entries, merges)
