@@ -4,12 +4,12 @@ Several rules tell these apart by what follows from them; how they are found is 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from planner.configs.config import Config, Setting
 from planner.configs.dialect import UnknownKeys, Version, parse_version
+from planner.records import record, replace
 
 _LONG_NAME = 8  # characters from which on one wrong character cannot make another word
 _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have been meant
@@ -17,7 +17,7 @@ _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have 
 _PRIVATE_PREFIXES = ("x-", "_", ".", "$", "//", "#")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnreadKey:
     """A key that the framework does not read in the release that is checked against.
 
@@ -55,16 +55,38 @@ def unread_keys(config: Config) -> tuple[UnreadKey, ...]:
 def _unread(config: Config) -> Iterator[UnreadKey]:
     if config.first(*config.dialect.extended_by) is not None:
         return
+    others_may_read = is_extended(config)
     for setting in config.settings():
         outer, _, name = setting.key.rpartition(".")
         around = config.dialect.key_schema(outer) if outer else config.dialect.schema
         if around is None or "properties" not in around or name.startswith(_PRIVATE_PREFIXES):
             continue
-        fate = UnknownKeys(around.get("x-unknown-keys", config.dialect.unknown_keys))
         schema = around["properties"].get(config.dialect.known_name(name))
-        if fate is UnknownKeys.UNKNOWN or (schema is not None and is_read(config, schema)):
+        if schema is not None and is_read(config, schema):
             continue
-        yield _unread_key(config, setting, name, fate, around["properties"], schema)
+        fate = UnknownKeys(around.get("x-unknown-keys", config.dialect.unknown_keys))
+        if not outer and others_may_read:
+            fate = UnknownKeys.UNKNOWN
+        if schema is not None and schema.get("x-refused"):
+            fate = UnknownKeys.REJECTED
+        if fate is UnknownKeys.UNKNOWN:
+            continue
+        key = _unread_key(config, setting, name, fate, around["properties"], schema)
+        if fate is not UnknownKeys.OPEN:
+            yield key
+        elif key.is_certain if schema is None else setting.value not in (None, False):  # which ask for nothing
+            yield replace(key, fate=UnknownKeys.DROPPED)
+
+
+def is_extended(config: Config) -> bool:
+    """Whether the config sets something, such as a plugin, that may read keys which are not known here."""
+    for name, schema in config.dialect.schema["properties"].items():
+        if "x-extends" not in schema or (setting := config.get(name)) is None or setting.value is None:
+            continue
+        values = setting.value if isinstance(setting.value, list) else [setting.value]
+        if not {str(value) for value in values} <= set(schema["x-extends"]):
+            return True
+    return False
 
 
 def is_read(config: Config, schema: Mapping[str, Any]) -> bool:
@@ -101,9 +123,10 @@ def _unread_key(
         )
     from difflib import get_close_matches  # only where something is wrong
 
-    readable = [other for other, below in known.items() if is_read(config, below)]
-    near = get_close_matches(config.dialect.known_name(name), readable, n=3, cutoff=_LIKENESS)
-    typos = [other for other in near if is_typo(config.dialect.known_name(name), other)]
+    written = config.dialect.known_name(name)
+    readable = [other for other in known if _may_be_like(written, other) and is_read(config, known[other])]
+    near = get_close_matches(written, readable, n=3, cutoff=_LIKENESS)
+    typos = [other for other in near if is_typo(written, other)]
     outer = setting.key.rpartition(".")[0]
     is_free = not near or config.get(f"{outer}.{near[0]}" if outer else near[0]) is None
     elsewhere = "" if near else next((key for key, _ in config.dialect.known_keys() if key.endswith(f".{name}")), "")
@@ -114,6 +137,24 @@ def _unread_key(
         is_certain=len(typos) == 1 and is_free and len(name) >= _LONG_NAME,
         elsewhere=elsewhere,
     )
+
+
+def _may_be_like(written: str, other: str) -> bool:
+    """Whether difflib could find two names alike: letters that only one of them has are in no common part.
+
+    It spares difflib, which takes a hundred times longer, most of the hundreds of names that a framework has.
+    """
+    needed = _LIKENESS * (len(written) + len(other)) / 2
+    if min(len(written), len(other)) < needed:
+        return False
+    letters, others = _letters(written), _letters(other)
+    shared = min(len(written) - len(letters - others), len(other) - len(others - letters))
+    return shared >= needed
+
+
+@lru_cache(maxsize=10_000)
+def _letters(name: str) -> frozenset[str]:
+    return frozenset(name)
 
 
 def is_typo(written: str, meant: str) -> bool:

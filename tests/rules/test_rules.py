@@ -1,8 +1,9 @@
 """Every rule against its own examples, in tests/rules/data/<name>/.
 
-Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands in
-<file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files are
-there to be referred to. Set UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
+Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands
+in <file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files
+are there to be referred to. A comment "# target-version: vllm=0.27" checks the file against that release. Set
+UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
 """
 
 import os
@@ -10,14 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from planner.device import load_device
+from dev.rules_page import FIXTURES as DATA
+from dev.rules_page import ROOT, findings_of
 from planner.diagnostics import Finding, Rule
-from planner.linting.engine import Options, lint_text
 from planner.rules import RULES, RuleEntry, load_rule
-
-DATA = Path(__file__).parent / "data"
-DEVICE = "h100-80gb"  # for rules that need one
-ROOT = Path(__file__).parents[2]
 
 
 def examples(kind: str) -> list[Path]:
@@ -25,11 +22,7 @@ def examples(kind: str) -> list[Path]:
 
 
 def findings(path: Path) -> tuple[Finding, ...]:
-    name = path.parent.name.replace("_", "-")
-    own = load_rule(next(entry for entry in RULES if entry.name == name))
-    device = load_device(DEVICE) if own.needs_device else None
-    options = Options(is_selected=lambda rule: not rule.opt_in or rule.name == name, device=device)
-    found = lint_text(path.read_text(), str(path), options)
+    found = findings_of(path)
     assert found is not None, f"{path} is of no known dialect"
     return found
 
@@ -67,7 +60,7 @@ def test_on_a_near_miss_and_a_good_example_the_rule_is_silent(path: Path) -> Non
 @pytest.mark.parametrize("entry", RULES, ids=lambda entry: entry.name)
 def test_a_rule_is_one_module_with_examples_and_a_source(entry: RuleEntry) -> None:
     rule: Rule = load_rule(entry)
-    assert (entry.code, entry.name, entry.dialects) == (rule.code, rule.name, " ".join(rule.dialects))
+    assert entry == (rule.code, rule.name, " ".join(rule.dialects), rule.opt_in, rule.needs_device)
     for kind in ("bad", "near", "good"):
         assert list((DATA / rule.name.replace("-", "_")).glob(f"{kind}*")), f"{rule.name} has no {kind} example"
     assert rule.sources

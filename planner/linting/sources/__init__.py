@@ -1,7 +1,6 @@
 """File text to `planner.configs.tree.Document`, by format. Nothing is executed and no tag makes an object."""
 
 import os
-import re
 from importlib import import_module
 
 from planner.configs.tree import Document, SourceFormat
@@ -42,8 +41,19 @@ class SourceError(PlannerError):
         self.offset = offset
 
 
-# NUL, which marks binary data, and halves of surrogate pairs, which UTF-8 cannot hold.
-_FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
+def decode(data: bytes) -> str:
+    """The text of a file in UTF-8, a byte order mark and the ends of lines as they are.
+
+    Raises:
+        SourceError: The file is not UTF-8, or larger than any config.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise SourceError(f"more than {MAX_FILE_BYTES:,} bytes, which is no config that people write")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        offset = len(data[: error.start].decode())
+        raise SourceError(f"not UTF-8: the byte 0x{data[error.start]:02X}, {error.reason}", offset=offset) from None
 
 
 def decode(data: bytes) -> str:
@@ -69,9 +79,9 @@ def parse(text: str, path: str, source_format: SourceFormat) -> Document:
     """
     if len(text) > MAX_FILE_BYTES:
         raise SourceError(f"more than {MAX_FILE_BYTES:,} characters, which is no config that people write")
-    forbidden = _FORBIDDEN.search(text)
+    forbidden = _forbidden(text)
     if forbidden is not None:
-        raise SourceError(f"the character U+{ord(forbidden[0]):04X}, which no text has", offset=forbidden.start())
+        raise SourceError(f"the character U+{ord(text[forbidden]):04X}, which no text has", offset=forbidden)
     # Imported by name, so that a file costs only its own format's reader.
     reader = import_module(f"planner.linting.sources.{source_format}")
     document: Document = reader.parse(text, path)
@@ -83,3 +93,15 @@ def is_alone(text: str, offset: int) -> bool:
     while offset and text[offset - 1] in " \t\ufeff":
         offset -= 1
     return offset == 0 or text[offset - 1] == "\n"
+
+
+def _forbidden(text: str) -> int | None:
+    """The offset of a NUL, which marks binary data, or of half a surrogate pair, which UTF-8 cannot hold; or None."""
+    nul = text.find("\0")
+    if nul >= 0:
+        return nul
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
