@@ -200,10 +200,14 @@ def test_the_largest_file_is_read_or_refused_in_seconds(name: str) -> None:
 
 
 def test_a_hash_in_quotes_or_in_a_block_of_text_is_no_comment() -> None:
-    text = "\ufeff# head\na: 'x # y'  # 1\nb: |  # 2\n  # no\n  x\n # 3\nc#: d#e\nd: >-\n  # no\n"
-    assert [("# head", True), ("# 1", False), ("# 2", False), ("# 3", True)] == comments(text, YAML)
-    assert [("# 1", False), ("# 2", True)] == comments('a: "x\r\n  # no"  # 1\r\n# 2\r\n', YAML)
-    assert [("# 1", False)] == comments("a: [x, '#', # 1\n y]\n---\n# of the next document\n", YAML)
+    # In YAML, comments are read where one names the planner.
+    text = (
+        "\ufeff# planner: x\na: 'x # y'  # 1\nb: |  # 2\n  # no\n  x\n # 3\nc#: d#e\nd: >-\n  # planner: no\n"
+        "e: [x, '#', # 4\n y]\n---\n# planner: of the next document\n"
+    )
+    expected = [("# planner: x", True), ("# 1", False), ("# 2", False), ("# 3", True), ("# 4", False)]
+    assert expected == comments(text, YAML)
+    assert [("# 1", False), ("# planner:", True)] == comments('a: "x\r\n  # no"  # 1\r\n# planner:\r\n', YAML)
     assert [("// 1", True), ("/* # */", False), ("# 2", False)] == comments(
         '// 1\n{"a//": "#", /* # */ "b": 1 # 2\n}', JSON
     )

@@ -56,21 +56,6 @@ def decode(data: bytes) -> str:
         raise SourceError(f"not UTF-8: the byte 0x{data[error.start]:02X}, {error.reason}", offset=offset) from None
 
 
-def decode(data: bytes) -> str:
-    """The text of a file in UTF-8, a byte order mark and the ends of lines as they are.
-
-    Raises:
-        SourceError: The file is not UTF-8, or larger than any config.
-    """
-    if len(data) > MAX_FILE_BYTES:
-        raise SourceError(f"more than {MAX_FILE_BYTES:,} bytes, which is no config that people write")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        offset = len(data[: error.start].decode())
-        raise SourceError(f"not UTF-8: the byte 0x{data[error.start]:02X}, {error.reason}", offset=offset) from None
-
-
 def parse(text: str, path: str, source_format: SourceFormat) -> Document:
     """The document of a file's text.
 

@@ -48,9 +48,9 @@ def parse(text: str, path: str) -> Document:
     """
     # A byte-order mark, which PyYAML does not count, becomes an empty line.
     source = f"\n{text[1:]}" if text.startswith("\ufeff") else text
-    # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
-    builder = _Builder(iter(_Loader(source).get_event, None))
     try:
+        # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
+        builder = _Builder(iter(_Loader(source).get_event, None))
         root = builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
