@@ -4,7 +4,7 @@ A rule's module is its name with underscores, and is imported only when a file o
 runs before each commit. A test holds each entry against its module.
 """
 
-from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,6 +54,8 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("PK106", "packed-documents-not-kept-apart", "axolotl"),
     RuleEntry("PL101", "unusable-context-parallelism", "axolotl llamafactory_v1"),
     RuleEntry("PL102", "refused-under-zero-3", "llamafactory"),
+    RuleEntry("PL103", "four-bit-loading-on-one-rank", "axolotl"),
+    RuleEntry("PL104", "tensor-parallelism-with-liger", "axolotl"),
     RuleEntry("LS101", "competing-loss-kernels", "axolotl"),
     RuleEntry("LS102", "full-logits", "axolotl llamafactory", opt_in=True),
     RuleEntry("OP101", "low-rank-optimizer-in-mixed-precision", "llamafactory"),
@@ -124,7 +126,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry(
         "PL401",
         "sequence-parallel-without-tensor-parallel",
-        "megatron megatron_bridge nemo nemo_automodel ms_swift gpt_neox",
+        "megatron megatron_bridge nemo nemo_automodel ms_swift gpt_neox accelerate",
     ),
     RuleEntry("PL402", "context-parallel-splits-sequence-unevenly", "megatron megatron_bridge nemo"),
     RuleEntry("PL403", "pipeline-splits-layers-unevenly", "megatron"),
@@ -139,6 +141,8 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("RC403", "recompute-setting-without-effect", "megatron megatron_bridge nemo ms_swift verl"),
     RuleEntry("RC404", "fused-attention-recomputed", "megatron megatron_bridge ms_swift verl"),
     RuleEntry("RC405", "saved-activations-not-distributable", "megatron"),
+    RuleEntry("RC406", "recompute-switch-unread-by-launcher", "accelerate"),
+    RuleEntry("RC407", "selective-recompute-with-default-method", "accelerate"),
     RuleEntry("OF401", "cpu-offloading-beside-recompute", "megatron megatron_bridge nemo verl"),
     RuleEntry("OF402", "fine-grained-offloading-without-modules", "megatron megatron_bridge verl"),
     RuleEntry("AT401", "attention-holds-scores", "megatron"),
@@ -192,12 +196,14 @@ def load_example(name: str) -> Example:
     return Example(**examples[name])
 
 
+@cache
 def load_rule(entry: RuleEntry) -> "Rule":
     """The rule of an entry."""
     rule: Rule = import_module(f"planner.rules.{entry.name.replace('-', '_')}").RULE
     return rule
 
 
-def rules_for(dialect: str) -> Iterator[RuleEntry]:
+@cache
+def rules_for(dialect: str) -> tuple[RuleEntry, ...]:
     """The rules that apply to a dialect."""
-    return (entry for entry in RULES if not entry.dialects or dialect in entry.dialects.split())
+    return tuple(entry for entry in RULES if not entry.dialects or dialect in entry.dialects.split())

@@ -5,15 +5,15 @@ they had besides.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from planner.configs.config import Config, Setting
 from planner.diagnostics import Place
+from planner.records import record
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AllocatorOption:
     """One option of the variable, such as expandable_segments:True.
 
@@ -46,15 +46,14 @@ def option(config: Config, name: str) -> AllocatorOption | None:
 def _options(setting: Setting, text: str) -> Iterator[AllocatorOption]:
     start = setting.document.text.find(text, setting.node.start, setting.node.end)
     for offset, part in _parts(text):
-        name, colon, value = part.partition(":")
-        if start < 0:  # written with escapes: the variable's value as a whole is meant
-            whole = setting.at_value
-            yield AllocatorOption(name=name.strip(), value=value.strip() or None, place=whole, value_place=whole)
-            continue
-        begin = start + offset + len(part) - len(part.lstrip())
-        place = _place(setting, begin, begin + len(part.strip()))
-        value_begin = start + offset + len(name) + 1 + len(value) - len(value.lstrip())
-        value_place = _place(setting, value_begin, value_begin + len(value.strip())) if colon else place
+        written = part.strip()
+        name, colon, value = written.partition(":")
+        place = value_place = setting.at_value  # the variable's value as a whole, where it is written with escapes
+        if start >= 0:
+            begin = start + offset + len(part) - len(part.lstrip())
+            end = begin + len(written)
+            place = _place(setting, begin, end)
+            value_place = _place(setting, end - len(value.lstrip()), end) if value else place
         found = value.strip() if colon else None
         yield AllocatorOption(name=name.strip(), value=found, place=place, value_place=value_place)
 

@@ -1,6 +1,8 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import isfinite
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
@@ -114,9 +116,11 @@ class Config:
         return setting if setting is not None and setting.value is True else None
 
     def number(self, key: str) -> int | float | None:
-        """The value of a key, or its default, where that is a number."""
+        """The value of a key, or its default, where that is a finite number."""
         value = self.value(key)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        return value if isinstance(value, float) and isfinite(value) else None
 
     def first(self, *keys: str) -> Setting | None:
         """The first of these keys that the file has."""
@@ -130,9 +134,9 @@ class Config:
         """The config of a dialect that this one names or has inline."""
         return next((config for config in self.linked if config.dialect.name == dialect), None)
 
-    def settings(self) -> Iterator[Setting]:
+    def settings(self) -> tuple[Setting, ...]:
         """Every key that the file has, outer before inner, in its order; a part that aliases share comes once."""
-        yield from _settings(self.root, "", self.document, set())
+        return _settings(self.root, self.document)
 
     @property
     def target(self) -> Version:
@@ -140,29 +144,31 @@ class Config:
         return self.versions[self.dialect.name]
 
 
-def _settings(root: Node, prefix: str, document: Document, seen: set[int]) -> Iterator[Setting]:
-    # No recursion: the depth of a file is its author's choice.
-    stack: list[Iterator[tuple[str, Entry]]] = [_children(root, prefix, seen)]
+@lru_cache(maxsize=16)  # several rules ask for those of one config after the other
+def _settings(root: Mapping, document: Document) -> tuple[Setting, ...]:
+    found: list[Setting] = []
+    seen: set[int] = set()
+    # No recursion: the depth of a file is its author's choice. What comes first is last on the stack.
+    stack = _children(root, "", seen)
     while stack:
-        child = next(stack[-1], None)
-        if child is None:
-            stack.pop()
-            continue
-        key, entry = child
-        yield Setting(key=key, document=document, entry=entry)
-        stack.append(_children(entry.value, f"{key}.", seen))
+        key, entry = stack.pop()
+        found.append(Setting(key=key, document=document, entry=entry))
+        if not isinstance(entry.value, Scalar):
+            stack += _children(entry.value, f"{key}.", seen)
+    return tuple(found)
 
 
-def _children(node: Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, Entry]]:
+def _children(node: Node, prefix: str, seen: set[int]) -> list[tuple[str, Entry]]:
+    """Keys and entries of a mapping or list that was not seen before, the last one first."""
     if id(node) in seen:
-        return
+        return []
     seen.add(id(node))
     if isinstance(node, Mapping):
-        for entry in node.entries:
-            yield prefix + entry.key, entry
-    elif isinstance(node, SequenceNode):
-        for number, item in enumerate(node.items):
-            yield f"{prefix}{number}", Entry(str(number), item.start, item.end, item)
+        return [(prefix + entry.key, entry) for entry in reversed(node.entries)]
+    if isinstance(node, SequenceNode):
+        numbered = [(str(number), item) for number, item in enumerate(node.items)]
+        return [(prefix + key, Entry(key, item.start, item.end, item)) for key, item in reversed(numbered)]
+    return []
 
 
 @record
@@ -191,7 +197,7 @@ def report(
     message: str,
     *,
     help: str = "",  # the field's name
-    related: Sequence[tuple[Setting | Place, str]] = (),
+    related: Sequence[tuple[Setting | Place | None, str]] = (),
     fix: Fix | None = None,
 ) -> Report:
     """A report at a setting's value, or at any place.
@@ -200,14 +206,14 @@ def report(
         where: What it is about. For a key whose name is the fault, pass `Setting.at_key`.
         message: What was found and why it matters; no full stop at its end.
         help: What to write instead.
-        related: Other settings or places, each with what it has to do with it.
+        related: Other settings or places, each with what it has to do with it; None, for a default, is left out.
         fix: How it can be mended.
     """
     return Report(
         place=_place(where),
         message=message,
         help=help,
-        related=tuple(Related(place=_place(other), message=text) for other, text in related),
+        related=tuple(Related(place=_place(other), message=text) for other, text in related if other is not None),
         fix=fix,
     )
 

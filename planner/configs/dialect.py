@@ -4,7 +4,8 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
 
 - at the root, ``x-dialect``: ``framework`` (its name for people), ``version`` (the release that the keys are of),
   ``source`` (files that were read), ``unknown-keys``: what the framework does with a key that it does not know, one of
-  "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
+  "dropped" (silently), "rejected" (it fails), "open" (dropped unless it is of people's own code: only what can but be a
+  misspelling is told, and what no release reads any more) and "unknown" (some code may read it: nothing is said),
   ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
   a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), ``part-of`` (for the
   keys of a part that may have a file of its own, the dialect that it is a part of), and ``include``: other dialects
@@ -28,7 +29,7 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from planner.records import record
@@ -40,6 +41,7 @@ class UnknownKeys(StrEnum):
 
     DROPPED = "dropped"
     REJECTED = "rejected"
+    OPEN = "open"
     UNKNOWN = "unknown"
 
 
@@ -79,13 +81,7 @@ class Dialect:
 
     def key_schema(self, key: str) -> Mapping[str, Any] | None:
         """What is known of a dotted key, or None."""
-        schema: Mapping[str, Any] | None = self.schema
-        for part in key.split("."):
-            if schema is None:
-                return None
-            known = schema.get("properties", {}).get(self.known_name(part))
-            schema = schema.get("items") if known is None and part.isdecimal() else known
-        return schema
+        return _key_schema(self, key)
 
     def known_name(self, name: str) -> str:
         """The name as the schema has it: with underscores where the framework takes both a-b and a_b."""
@@ -98,6 +94,17 @@ class Dialect:
     def known_keys(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Every key with its dotted name, outer before inner."""
         return _known_keys(self)
+
+
+@lru_cache(maxsize=10_000)  # files of one kind have the same keys
+def _key_schema(dialect: Dialect, key: str) -> Mapping[str, Any] | None:
+    schema: Mapping[str, Any] | None = dialect.schema
+    for part in key.split("."):
+        if schema is None:
+            return None
+        known = schema.get("properties", {}).get(dialect.known_name(part))
+        schema = schema.get("items") if known is None and part.isdecimal() else known
+    return schema
 
 
 @cache

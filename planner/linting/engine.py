@@ -72,7 +72,7 @@ def _lint(document: Document, configs: list[Config], options: Options) -> tuple[
     return (*own, *_distinct(others))
 
 
-def _unsuppressed(document: Document, findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+def _unsuppressed(document: Document, findings: list[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     """The findings that no comment silences, and those about such comments."""
     from planner.linting.suppression import reports_about, suppress  # for the few files that have any
 

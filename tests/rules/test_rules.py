@@ -1,25 +1,20 @@
 """Every rule against its own examples, in tests/rules/data/<name>/.
 
-Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands in
-<file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files are
-there to be referred to. A comment "# target-version: vllm=0.27" checks the file against that release. Set UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
+Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands
+in <file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files
+are there to be referred to. A comment "# target-version: vllm=0.27" checks the file against that release. Set
+UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
 """
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 
-from planner.configs.dialect import Version, parse_version
-from planner.device import load_device
+from dev.rules_page import FIXTURES as DATA
+from dev.rules_page import ROOT, findings_of
 from planner.diagnostics import Finding, Rule
-from planner.linting.engine import Options, lint_text
 from planner.rules import RULES, RuleEntry, load_rule
-
-DATA = Path(__file__).parent / "data"
-DEVICE = "h100-80gb"  # for rules that need one
-ROOT = Path(__file__).parents[2]
 
 
 def examples(kind: str) -> list[Path]:
@@ -27,21 +22,9 @@ def examples(kind: str) -> list[Path]:
 
 
 def findings(path: Path) -> tuple[Finding, ...]:
-    name = path.parent.name.replace("_", "-")
-    own = load_rule(next(entry for entry in RULES if entry.name == name))
-    device = load_device(DEVICE) if own.needs_device else None
-    options = Options(
-        is_selected=lambda rule: not rule.opt_in or rule.name == name,
-        device=device,
-        target_versions=target_versions(path.read_text()),
-    )
-    found = lint_text(path.read_text(), str(path), options)
+    found = findings_of(path)
     assert found is not None, f"{path} is of no known dialect"
     return found
-
-
-def target_versions(text: str) -> dict[str, Version]:
-    return {name: parse_version(version) for name, version in re.findall(r"# target-version: (\w+)=([\d.]+)", text)}
 
 
 def rendered(finding: Finding) -> str:

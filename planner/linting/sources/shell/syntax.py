@@ -8,10 +8,10 @@ can be, unless a quote or bracket is never closed.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from planner.configs.tree import Comment
 from planner.linting.sources import MAX_DEPTH, SourceError, is_alone
+from planner.records import field, record
 
 
 class Part:
@@ -127,7 +127,7 @@ Statement = Command | Block
 Region = tuple[int, ...]  # a path of block numbers, outermost first; () is what is always run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Script:
     """A script.
 
