@@ -331,6 +331,7 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
         backward=3 * largest if is_new else 2 * largest,
         prefetch=largest,
         gradient_share=share if run.defers_reduction else share / shards,
+        root_waits=not run.defers_reduction,
         flat_gradient=largest if run.flat_gradients else 0,
         flat_root_gradient=size_of(root) if run.flat_gradients and any(one.is_trained for one in root) else 0,
     )
@@ -369,7 +370,8 @@ def step_parts(run: Run) -> StepParts:
         lingering_bytes=logits + _kept_by_products(run, blocks) if run.outputs_linger else 0,
         inputs_bytes=static.constants,
         offloads_inputs=run.offloads_inputs,
-        keeps_random=run.keeps_random,
+        keeps_random=run.is_planned,
+        keeps_inputs=run.is_planned and run.sharding is Sharding.FSDP2 and run.degrees.data > 1,
         # FSDP 1 waits for the gradients of each block's inputs with hooks that hold those inputs and gradients until
         # backward ends, where a block has frozen parameters.
         # Source: torch/distributed/fsdp/_runtime_utils.py, `_register_post_backward_reshard_only_hook`.

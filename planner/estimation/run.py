@@ -134,7 +134,8 @@ class Run:
         offloads_inputs: checkpointed inputs wait in the host's memory.
         offloads_optimizer: optimizer state is in the host's memory.
         offloads_parameters: parameters are, and visit the device.
-        keeps_random: see `StepParts`.
+        is_planned: checkpoints are those of `planner.apply`, not of torch.utils.checkpoint: what random ops made is
+            kept, and where blocks are units of FSDP, the input of each, since replays do not cross them.
     """
 
     architecture: Architecture
@@ -192,7 +193,7 @@ class Run:
     offloads_inputs: bool = False
     offloads_optimizer: bool = False
     offloads_parameters: bool = False
-    keeps_random: bool = False
+    is_planned: bool = False
 
     @property
     def adds_gradients(self) -> bool:
