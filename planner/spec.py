@@ -428,6 +428,8 @@ def _plain(value: object) -> object:
 
 
 def _checked(document: SourcedDocument, *, directory: Path) -> RunSpec:
+    if isinstance(document.data, dict) and document.data.keys() >= {"version", "decisions"}:
+        raise document.error("this is a plan, expected a spec", hint="name the one it was made for")
     check(document, "model")
     return _build(document, directory=directory)
 

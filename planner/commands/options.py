@@ -1,6 +1,7 @@
 """Options that several commands share, and what their values become."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,10 +102,12 @@ def host_budget_bytes_of(profile: "DeviceProfile", text: str | None) -> int:
 def format_of(path: str, formats: Sequence[str] = PICTURES) -> str:
     """The format that the name of an output file asks for, one of those given."""
     suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in formats:
-        *first, last = (f".{name}" for name in formats)
-        raise click.BadParameter(f"{path!r} must end in {', '.join(first)} or {last}.", param_hint="'--output' / '-o'")
-    return suffix
+    if suffix in formats:
+        return suffix
+    ending = " or ".join(filter(None, (", ".join(f".{name}" for name in formats[:-1]), f".{formats[-1]}")))
+    is_folder = path.endswith(os.sep) or Path(path).is_dir()
+    wrong = f"{path!r} is a folder; name a file in it that ends in" if is_folder else f"{path!r} must end in"
+    raise click.BadParameter(f"{wrong} {ending}.", param_hint="'--output' / '-o'")
 
 
 def load_run(path: str) -> "RunSpec":
