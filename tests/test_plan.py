@@ -290,9 +290,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content: bytes) -> No
 def test_a_spec_in_place_of_a_plan_is_called_so(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text("model:\n  preset: gpt2\n")
-    with pytest.raises(
-        PlanFileError, match=r"model.yaml:1: this is a spec, expected a plan; planner solve .* writes one"
-    ):
+    with pytest.raises(PlanFileError, match=r"model.yaml:1: this is a spec, expected a plan; planner solve"):
         load_plan(path)
 
 
