@@ -8,6 +8,7 @@ from math import ceil, prod
 
 from planner.architecture import Matrix
 from planner.costs.optimizers import OPTIMIZER_COSTS, OptimizerCost, factored_elements, padded_elements
+from planner.costs.reserved import own_block_bytes
 from planner.estimation import experts, megatron
 from planner.estimation.blocks import Computation, Implementation, Section, block, embedding, head, passage
 from planner.estimation.parallel import (
@@ -229,6 +230,9 @@ def static_of(run: Run) -> Static:
         transient = largest  # one parameter at a time
     if run.optimizer is OptimizerName.MUON:  # it has one implementation
         transient = max(transient, _muon_bytes(trained))
+    rests = _rests(run, (root, *blocks))
+    reduced += rests
+    gradients += 0 if run.defers_reduction else rests
     buckets, gathering = gradients if run.sharding is Sharding.DDP else 0.0, Gathering()
     if run.sharding in _ZERO and run.zero is not None:
         elements = sum(one.matrix.elements for one in trained)
@@ -239,7 +243,8 @@ def static_of(run: Run) -> Static:
     if run.sharding in _FULLY_SHARDED and shards_of(run, everything[0].matrix) > 1:
         gathering = _gathering(run, root, blocks)
     return Static(
-        parameters=round(sum(_elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one in everything)),
+        parameters=rests
+        + round(sum(_elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one in everything)),
         master=0 if run.offloads_optimizer else round(masters),
         gradients=0 if run.in_backward else round(gradients),
         reduced_gradients=0 if run.in_backward else round(reduced),
@@ -249,6 +254,21 @@ def static_of(run: Run) -> Static:
         gathering=gathering,
         constants=_constants(run),
     )
+
+
+def _rests(run: Run, units: Sequence[Sequence[_Held]]) -> int:
+    """What the allocator's blocks of all units' shards have beyond them: of parameters, and again of gradients.
+
+    FSDP1 copies its shard out of each unit's flat parameter as the unit is wrapped, when no cached block holds so much,
+    and reduces gradients on a stream of their own, where nothing is cached. So both have segments of their own. States
+    are made by the optimizer's step of what is cached by then, and not counted; nor are adapters, which are units too.
+
+    Source: torch/distributed/fsdp/_flat_param.py, `_get_shard`; _runtime_utils.py, `_reduce_grad`.
+    """
+    if not run.counts_blocks or run.sharding is not Sharding.FSDP1 or run.adapters is not None:
+        return 0
+    shards = [round(sum(_elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one in u)) for u in units]
+    return sum(own_block_bytes(size_bytes) - size_bytes for size_bytes in shards)
 
 
 def _parameter_shards(run: Run, one: _Held) -> int:

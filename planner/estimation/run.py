@@ -131,6 +131,8 @@ class Run:
             next; None for as many as it has ranks.
         zero: DeepSpeed's buffers, where its ZeRO is used; None leaves them out.
         workspace_bytes: what kernel libraries hold through PyTorch's allocator, whatever the model.
+        counts_blocks: FSDP1's shards are counted as the allocator's blocks, as `max_memory_allocated` does, rather than
+            as tensors.
         offloads_inputs: checkpointed inputs wait in the host's memory.
         offloads_optimizer: optimizer state is in the host's memory.
         offloads_parameters: parameters are, and visit the device.
@@ -190,6 +192,7 @@ class Run:
     micro_batch_group: int | None = None
     zero: ZeroBuckets | None = None
     workspace_bytes: int = 0
+    counts_blocks: bool = False
     offloads_inputs: bool = False
     offloads_optimizer: bool = False
     offloads_parameters: bool = False

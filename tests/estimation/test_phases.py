@@ -73,6 +73,27 @@ def test_what_is_held_at_the_optimizer_step(changes: dict[str, Any], part: Part,
     assert expected == peak_of(replace(RUN, **changes), Phase.STEP).parts.get(part)
 
 
+@pytest.mark.parametrize(
+    ("sharding", "ranks", "rest_bytes"),
+    [
+        # 65 MiB and 8 bytes of the root in a segment of 66, of which no more can be split off; blocks of 656 bytes.
+        (Sharding.FSDP1, 4, 2**20 - 8 + 2 * (1024 - 656)),
+        # 130 MiB and 16 bytes: all but the next multiple of 512 is split off; blocks of 1312 bytes.
+        (Sharding.FSDP1, 2, 512 - 16 + 2 * (1536 - 1312)),
+        (Sharding.FSDP2, 4, 0),
+    ],
+)
+def test_flat_shards_are_counted_as_blocks_of_the_allocator_if_asked_for(
+    sharding: Sharding, ranks: int, rest_bytes: int
+) -> None:
+    wide = replace(TINY, vocab=2**22 + 2**16)
+    run = replace(RUN, architecture=wide, sharding=sharding, degrees=Degrees(data=ranks))
+    plain, counted = (peak_of(replace(run, counts_blocks=counts), Phase.STEP).parts for counts in (False, True))
+
+    for part in (Part.PARAMETERS, Part.GRADIENTS):
+        assert rest_bytes == counted[part] - plain[part]
+
+
 def test_adapters_train_and_the_quantized_base_does_not() -> None:
     lora = Adapters(rank=2, targets=("q_proj",), dtype="float32")
     run = replace(RUN, compute_dtype="bfloat16", parameter_dtype="bfloat16", adapters=lora)
