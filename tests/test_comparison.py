@@ -15,6 +15,7 @@ from planner.comparison import AGREEMENT, Comparison, Mechanism, Row, Skipped, c
 from planner.costs.static import OPTIMIZER_COSTS, ParameterInfo, static_memory, with_optimizer
 from planner.device import load_device
 from planner.errors import TraceError
+from planner.estimation.blocks import Writer
 from planner.graph import OpGraph, saved_tensors, step_info, storages, values
 from planner.problem import build_problem
 from planner.solving.baselines import baselines
@@ -126,8 +127,9 @@ def test_the_closed_form_is_left_out_where_it_is_far_from_the_trace(monkeypatch:
     assert found.missing.endswith("off for the spec as it is")
 
 
-def test_a_kernel_that_the_closed_form_has_wrong_takes_its_closed_rows_along() -> None:
+def test_a_kernel_that_the_closed_form_has_wrong_takes_its_closed_rows_along(monkeypatch: pytest.MonkeyPatch) -> None:
     # In float32 with grouped heads, no fused kernel of PyTorch runs, and the trace has the scores.
+    monkeypatch.setattr(Writer, "has_no_kernel", False)
     spec = {**LLAMA, "attention": "eager", "precision": {"parameters": "float32"}}
     found = steps(spec, budget_bytes=10**9, host_budget_bytes=0)[-1]
 

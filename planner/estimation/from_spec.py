@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from planner.architecture import Architecture, Matrix, Positions, block_parameters
 from planner.errors import SpecError
-from planner.estimation.blocks import Adapters, AttentionKind, Loss
+from planner.estimation.blocks import Adapters, AttentionKind, Loss, Writer
+from planner.estimation.estimate import computation_of
 from planner.estimation.parallel import DegreesError, check_degrees
 from planner.estimation.run import Degrees, Run, Sharding, ZeroBuckets
 from planner.estimation.step import Checkpointing
@@ -345,6 +346,12 @@ def _check_counted(spec: RunSpec, run: Run) -> None:
             run.degrees.context > 1 and spec.attention is AttentionKernel.EAGER,
             "ranks that share sequences exchange what a kernel makes, and eager attention is none",
             "use another attention",
+        ),
+        (
+            ("parallel", "cp"),
+            run.degrees.context > 1 and Writer(run.architecture, computation_of(run)).has_no_kernel,
+            f"ranks that share sequences exchange what a kernel makes, and none has these heads in {run.compute_dtype}",
+            "use tp with sp, or for grouped heads compute in bfloat16",
         ),
     )
     for key_path, is_asked, message, hint in checks:

@@ -1,4 +1,4 @@
-"""Twelve dense transformers of different make, small enough to trace in a second or two each."""
+"""Sixteen dense transformers of different make, small enough to trace in a second or two each."""
 
 from typing import Any
 
@@ -24,10 +24,18 @@ _LLAMA: Mapping = {
     "vocab_size": 16000,
 }
 _GPT2: Mapping = {"n_embd": 768, "n_layer": 4, "n_head": 12, "n_positions": 1024, "vocab_size": 16000}
+_BERT: Mapping = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "vocab_size": 16000,
+}
 
 DENSE: dict[str, Mapping] = {
     "llama": _spec("LlamaForCausalLM", _LLAMA, 2, 1024),
     "llama under autocast": _spec("LlamaForCausalLM", _LLAMA, 2, 1024, **_AUTOCAST),
+    "llama in float32": _spec("LlamaForCausalLM", _LLAMA, 2, 512, precision={"parameters": "float32"}),
     "llama with eager attention": _spec("LlamaForCausalLM", _LLAMA, 2, 512, attention="eager"),
     "llama sharded": _spec("LlamaForCausalLM", _LLAMA, 2, 1024, **_AUTOCAST, parallel={"fsdp": 4}),
     "mistral": _spec("MistralForCausalLM", {**_LLAMA, "sliding_window": None}, 4, 512),
@@ -54,19 +62,10 @@ DENSE: dict[str, Mapping] = {
         2,
         1024,
     ),
-    "bert": _spec(
-        "BertForMaskedLM",
-        {
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 12,
-            "vocab_size": 16000,
-        },
-        8,
-        512,
-        **_AUTOCAST,
-    ),
+    "gpt-bigcode": _spec("GPTBigCodeForCausalLM", _GPT2, 2, 512),
+    "bert": _spec("BertForMaskedLM", _BERT, 8, 512, **_AUTOCAST),
+    "bert in bfloat16": _spec("BertForMaskedLM", _BERT, 8, 512),
+    "bert sharded": _spec("BertForMaskedLM", _BERT, 8, 512, **_AUTOCAST, parallel={"fsdp": 4}),
 }
 
 FULL_SIZE: dict[str, Mapping] = {

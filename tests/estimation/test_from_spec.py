@@ -246,6 +246,11 @@ def test_models_that_cannot_be_estimated_are_one_line(text: str, message: str, t
             "another attention",
         ),
         (
+            "precision: {parameters: float32}\nparallel: {cp: 2}",
+            "4: parallel.cp: ranks that share sequences exchange what a kernel makes, and none has these heads in "
+            "float32; use tp with sp, or for grouped heads compute in bfloat16",
+        ),
+        (
             "parallel: {pp: 4, virtual_pp: 2, micro_batches: 6}",
             "3: parallel.micro_batches: 6 micro-batches do not go round 4 ranks in turns; use a multiple",
         ),
@@ -259,7 +264,7 @@ def test_what_cannot_be_counted_together_is_one_line(text: str, message: str, tm
     "text",
     [
         LLAMA + "parallel: {tp: 8, sp: true}",
-        LLAMA + "parallel: {cp: 4, fsdp: 2}",
+        LLAMA + "precision: {parameters: bfloat16}\nparallel: {cp: 4, fsdp: 2}",
         LLAMA + "parallel: {pp: 4, virtual_pp: 2, micro_batches: 8}",
         LLAMA + "parallel: {zero: 3, ddp: 8}",
         MIXTRAL + "parallel: {ep: 8, fsdp: 8}",
