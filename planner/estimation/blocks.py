@@ -474,6 +474,20 @@ class Writer:
         return self.broadcasts_kv or self.c.compute_dtype not in _FLASH_DTYPES
 
     @property
+    def joins_parts(self) -> bool:
+        """Queries and keys are joined of a part with positions and one without: new tensors, whose heads are apart."""
+        return self.a.partial_rotary or self.a.latent is not None
+
+    def _for_product(self, x: Tensor, name: str, *, is_joined: bool) -> Tensor:
+        """What a product of each head reads: a copy, if several sequences' heads lie within their tokens.
+
+        Source: aten/src/ATen/native/LinearAlgebra.cpp, `_matmul_impl`, which makes one batch of sequences and heads.
+        """
+        if is_joined or self.c.batch == 1:
+            return x
+        return self.tape.op(f"{name} contiguous", [x], x.size, x.dtype, passes_grad=True)
+
+    @property
     def copied_parts(self) -> str:
         """Of one matrix's q, k and v, those that are copied rather than seen as parts of it."""
         if self.is_falcon and self.a.kv_heads != self.a.heads:
@@ -556,6 +570,9 @@ class Writer:
         if k.size.elements < q.size.elements and not self.expands_kv and self.a.latent is None:
             k = tape.op("k repeated", [k], q.size, k.dtype)
             v = tape.op("v repeated", [v], q.size, v.dtype)
+        else:
+            k, v = self._for_product(k, "k", is_joined=self.joins_parts), self._for_product(v, "v", is_joined=False)
+        q = self._for_product(q, "q", is_joined=self.joins_parts)
         scores_size = size(batch=c.batch, heads=heads, length=c.length, keys=c.length)
         scores = tape.op("attention scores", [q, k], scores_size, q.dtype, saves=[q, k])
         scaled = self.point("attention scaled", scores)
@@ -567,8 +584,10 @@ class Writer:
         # Only float16 has a kernel that reads half precision and writes float32.
         wide = masked if q.dtype == "float16" else self.cast(masked, dtype)
         softmax = tape.op("attention softmax", [wide], scores_size, dtype, saves_output=True)
-        weights = self.cast(softmax, q.dtype, "attention weights")
+        is_cast_first = self.a.family != "bert"  # which leaves it to autocast, after its dropout
+        weights = self.cast(softmax, q.dtype, "attention weights") if is_cast_first else softmax
         weights = self.dropout(weights, "attention dropout", self.a.attention_dropout)
+        weights = self.cast(weights, q.dtype, "attention weights")
         out = tape.op("attention output", [weights, v], out_size, q.dtype, saves=[weights, v])
         return tape.op("attention output contiguous", [out], out_size, q.dtype)
 
@@ -591,7 +610,7 @@ class Writer:
         keys = tape.op("k scaled", [k], k.size, k.dtype)
         if is_broadcast:
             keys = tape.op("k repeated", [keys], q.size, k.dtype)
-        rows = tape.op("q contiguous", [scaled], q.size, q.dtype, passes_grad=True)
+        rows = self._for_product(scaled, "q", is_joined=self.joins_parts)
         scores_size = size(batch=c.batch, heads=heads, length=c.length, keys=c.length)
         scores = tape.op("attention scores", [rows, keys], scores_size, q.dtype, saves=[rows, keys])
         if self.a.causal:

@@ -75,8 +75,9 @@ class StepParts:
         inputs_bytes: inputs and constants made from them, held throughout.
         per_block_backward_bytes: left behind by each block's backward until all are done.
         offloads_inputs: checkpoints' inputs wait in the host's memory; two are on the device.
-        keeps_random: checkpoints keep what random ops made, as the runtime of `planner.apply` does; otherwise the
-            generator is set back and they run again, as in torch.utils.checkpoint.
+        keeps_random: checkpoints keep what random ops made, as the runtime of `planner.apply` does, and let go of what
+            only replays read when they have; otherwise the generator is set back and they run again, and inputs stay
+            until backward is through, as in torch.utils.checkpoint.
         keeps_inputs: a group of blocks keeps the input of each, not only of the first.
         waiting_bytes: what other micro-batches left for their backward, in a pipeline, and its buffers.
     """
@@ -129,7 +130,7 @@ class _Block:
     """What one block leaves, takes and gives, in bytes."""
 
     kept: int  # left by forward for backward
-    beside: int  # of that, what autograd does not save
+    beside: int  # of that, what autograd does not save and what stays while the block goes backward
     saved: int  # what autograd saves while the block is not checkpointed
     random: int  # of that, what random ops made
     random_inner: int  # the same besides, if the next block is replayed with this one
@@ -203,7 +204,8 @@ def _measure(section: Section, parts: StepParts) -> _Block:
     # The block's output is the next one's input, and counted there.
     kept_bytes = sum(tape.tensors[t].size_bytes for t in kept if t != section.exit.storage)
     autograd = {t.storage for t in saved}
-    beside = sum(tape.tensors[t].size_bytes for t in kept - autograd if t != section.exit.storage)
+    only_replays = kept - autograd if not parts.keeps_random else set()
+    beside = sum(tape.tensors[t].size_bytes for t in only_replays if t != section.exit.storage)
     back = backward(
         tape,
         output=section.exit,
@@ -277,10 +279,12 @@ class _Follower:
             self._note("forward", "the model's output", output, parts.head, before=len(self._blocks), **kinds)
 
     def _left_by(self, place: int) -> int:
-        """What the block's forward leaves on the device: in a group, the first one's input and what is random."""
+        """What the block's forward leaves on the device."""
+        return 0 if _waits_on_the_host(self._parts, place) else self._kept_of(place)
+
+    def _kept_of(self, place: int) -> int:
+        """What is kept of the block: in a group, the first one's input and what is random."""
         parts, one, count = self._parts, self._blocks[place], len(self._blocks)
-        if _waits_on_the_host(parts, place):
-            return 0
         left = one.kept if _is_entered(parts, place) else one.random
         is_next_kept = place + 1 == count or _is_entered(parts, place + 1)
         return left if is_next_kept else left + one.random_inner
@@ -323,7 +327,7 @@ class _Follower:
         replayed = 0  # what the blocks of a group save as they run again
         if self._parts.group > 1:
             for place in range(start, stop):
-                inputs = self._inputs_beside(start, place) + self._inputs(place + 1, stop)
+                inputs = self._inputs_beside(start, place) + sum(map(self._kept_of, range(place + 1, stop)))
                 self._note_replay(place, start, earlier + replayed + inputs)
                 replayed += self._blocks[place].saved
         for place in range(stop - 1, start - 1, -1):
@@ -334,12 +338,8 @@ class _Follower:
                 self._note_replay(place, start, saved)
             self._run_block(place, start, saved)
 
-    def _inputs(self, start: int, stop: int) -> int:
-        """What blocks that have not run again are to run again from."""
-        return sum(self._blocks[place].kept for place in range(start, stop) if _is_entered(self._parts, place))
-
     def _inputs_beside(self, start: int, stop: int) -> int:
-        """The same of blocks that have, beside what autograd saved of them meanwhile."""
+        """What is kept of blocks that have run again, beside what autograd saved of them meanwhile."""
         return sum(self._blocks[place].beside for place in range(start, stop) if _is_entered(self._parts, place))
 
     def _note_replay(self, place: int, start: int, saved_bytes: int) -> None:
