@@ -14,9 +14,10 @@ import errno
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from planner import __version__
 from planner.commands.interrupts import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
@@ -46,6 +47,20 @@ _MODULE_BY_COMMAND = {
 }
 
 
+class _WrongUsage(click.ClickException):
+    """An error of click's in one line, with the way out."""
+
+    exit_code = PlannerError.exit_status
+
+    def __init__(self, error: click.UsageError, command_path: str) -> None:
+        message = error.format_message().strip()
+        ending = "" if message.endswith(("?", ".")) else "."
+        super().__init__(f"{message[:1].lower()}{message[1:]}{ending} See {command_path} --help")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        say(f"error: {self.message}")
+
+
 class _Commands(click.Group):
     """A group that imports a command when it is asked for, and ends errors in one line and the error's exit status."""
 
@@ -59,9 +74,22 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(f"planner.commands.{module_name}"), cmd_name)
         return command
 
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(info_name, args, *more, **extra)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            raise _WrongUsage(error, info_name or "planner") from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            own = ctx.command_path if ctx.invoked_subcommand is None else f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise _WrongUsage(error, own) from None
         except PlannerError as error:
             if is_interrupt(error):
                 say(INTERRUPTED)

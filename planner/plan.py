@@ -172,6 +172,9 @@ def load_plan(path: str | Path) -> Plan:
         PlanFileError: the file cannot be read or is not a whole plan; names the line and key.
     """
     document = load_yaml(path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES)
+    if _looks_like_spec(document.data):
+        hint = f"planner solve {path} --budget SIZE writes one for it"
+        raise document.error("this is a spec, expected a plan", hint=hint, error_type=PlanFileError)
     check(document, "plan", error_type=PlanFileError)
     data: Any = document.data
     decisions = [
@@ -194,6 +197,11 @@ def load_plan(path: str | Path) -> Plan:
         decisions=tuple(decisions),
         anchors=tuple(anchors),
     )
+
+
+def _looks_like_spec(data: object) -> bool:
+    """It has what every spec has, and nothing that only plans have."""
+    return isinstance(data, Mapping) and "model" in data and data.keys().isdisjoint({"version", "decisions"})
 
 
 def _grouped(items: Iterable[Decision | Anchor], key: str) -> list[dict[str, Any]]:

@@ -181,6 +181,7 @@ class ParallelSpec:
         cp: Ranks that share each sequence.
         pp: Pipeline stages, each of `virtual_pp` chunks of layers.
         virtual_pp: See `pp`.
+        stage_layers: Layers of each chunk, in the model's order; empty where all have as many.
         ep: Ranks, among the others, that share each layer's experts.
         micro_batches: In a pipeline's step; None for as many as there are stages.
         world_size: All ranks, if the spec says so.
@@ -194,6 +195,7 @@ class ParallelSpec:
     cp: int = 1
     pp: int = 1
     virtual_pp: int = 1
+    stage_layers: tuple[int, ...] = ()
     ep: int = 1
     micro_batches: int | None = None
     world_size: int | None = None
@@ -428,6 +430,8 @@ def _plain(value: object) -> object:
 
 
 def _checked(document: SourcedDocument, *, directory: Path) -> RunSpec:
+    if isinstance(document.data, dict) and document.data.keys() >= {"version", "decisions"}:
+        raise document.error("this is a plan, expected a spec", hint="name the one it was made for")
     check(document, "model")
     return _build(document, directory=directory)
 
@@ -536,7 +540,7 @@ def _input(document: SourcedDocument, name: str, data: Mapping[str, Any]) -> Inp
 
 
 def _parallel(document: SourcedDocument, data: Mapping[str, Any]) -> ParallelSpec:
-    given = ParallelSpec(**{"fsdp": 1, **data})
+    given = ParallelSpec(**{"fsdp": 1, **data, "stage_layers": tuple(data.get("stage_layers", ()))})
     if given.fsdp > 1 and given.ddp > 1:
         hint = "leave one of them out; replicas of a sharded model need the memory of parallel.fsdp alone"
         raise document.error("cannot be combined with parallel.fsdp", ("parallel", "ddp"), hint=hint)
@@ -551,6 +555,9 @@ def _parallel(document: SourcedDocument, data: Mapping[str, Any]) -> ParallelSpe
         if data.get(key, 1) > 1 and parallel.pp == 1:
             hint = "add parallel.pp" if key == "virtual_pp" else "add parallel.pp, or use gradient_accumulation"
             raise document.error("has no meaning without pipeline stages", ("parallel", key), hint=hint)
+    if parallel.stage_layers and parallel.pp == 1:
+        hint = "add parallel.pp"
+        raise document.error("has no meaning without pipeline stages", ("parallel", "stage_layers"), hint=hint)
     if parallel.ep > 1 and (parallel.fsdp * parallel.ddp * parallel.tp * parallel.cp) % parallel.ep:
         message = (
             f"expected a divisor of the {parallel.fsdp * parallel.ddp * parallel.tp * parallel.cp} ranks of a stage"

@@ -121,9 +121,10 @@ def _load(name: str) -> "tuple[RunSpec, tuple[str, ...]]":
 
 
 def _stack(run: "Run") -> str:
-    from planner.estimation.blocks import AttentionKind, Loss
+    from planner.estimation.blocks import Loss, attention_in_words
+    from planner.estimation.estimate import computation_of
 
-    attention = "eager attention" if run.attention is AttentionKind.EAGER else "flash attention"
+    attention = attention_in_words(run.architecture, computation_of(run))
     losses = {
         Loss.FULL: "cross entropy on all logits in float32",
         Loss.CHUNKED: "torchtune's chunked cross entropy",
