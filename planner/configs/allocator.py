@@ -5,15 +5,15 @@ they had besides.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from planner.configs.config import Config, Setting
 from planner.diagnostics import Place
+from planner.records import record
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AllocatorOption:
     """One option of the variable, such as expandable_segments:True.
 

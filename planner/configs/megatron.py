@@ -5,10 +5,10 @@ once for each of its models. What a rule says of Megatron-Core then holds in all
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from planner.configs.config import Config, Setting
 from planner.configs.facts import Checkpointing
+from planner.records import field, record
 
 # What Megatron-Core takes where nothing is said: megatron/core/model_parallel_config.py, 0.14 to 0.19.
 _DEFAULTS = {
@@ -19,7 +19,7 @@ _DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class CoreSettings:
     """Megatron-Core's settings in one config, or in one model of it.
 
