@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from planner.configs.dialect import Version, parse_version
+from planner.configs.dialect import parse_version
 from planner.device import load_device
-from planner.diagnostics import Rule
+from planner.diagnostics import Finding, Rule
 from planner.files import write_whole
 from planner.linting.engine import Options, lint_text
 from planner.linting.run import LintRun
@@ -20,7 +20,7 @@ from planner.rules import RULES, Example, load_rule
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "rules.md"
 EXAMPLES = ROOT / "rules" / "examples.json"
-_FIXTURES = ROOT / "tests" / "rules" / "data"
+FIXTURES = ROOT / "tests" / "rules" / "data"
 _DEVICE = "h100-80gb"  # of the examples of rules that need one
 
 _HEAD = """# Rules
@@ -33,29 +33,31 @@ Severities: **error**, the framework refuses the config or fails; **no-op**, wha
 """
 
 
+def findings_of(path: Path) -> tuple[Finding, ...] | None:
+    """What is reported of a fixture, by its own rule and by those on by default; None when it is of no dialect."""
+    name = path.parent.name.replace("_", "-")
+    rule = load_rule(next(entry for entry in RULES if entry.name == name))
+    text = path.read_text(encoding="utf-8")
+    targets = re.findall(r"# target-version: (\w+)=([\d.]+)", text)
+    options = Options(
+        is_selected=lambda other: not other.opt_in or other.name == name,
+        device=load_device(_DEVICE) if rule.needs_device else None,
+        target_versions={dialect: parse_version(release) for dialect, release in targets},
+    )
+    return lint_text(text, str(path), options)
+
+
 def example_of(rule: Rule) -> Example | None:
     """The first of the rule's bad examples, and what is reported of it; None while it has no example."""
-    directory = _FIXTURES / rule.name.replace("-", "_")
+    directory = FIXTURES / rule.name.replace("-", "_")
     path = min((path for path in directory.glob("bad*") if path.suffix != ".expected"), default=None)
     if path is None:
         return None
-    text = path.read_text(encoding="utf-8")
-    device = load_device(_DEVICE) if rule.needs_device else None
-    options = Options(
-        is_selected=lambda other: not other.opt_in or other.name == rule.name,
-        device=device,
-        target_versions=target_versions(text),
-    )
-    findings = [found for found in lint_text(text, str(path), options) or () if found.rule.name == rule.name]
+    findings = tuple(found for found in findings_of(path) or () if found.rule.name == rule.name)
     if not findings:
         raise ValueError(f"{path}: {rule.name} finds nothing in it")
-    run = LintRun(directory=str(directory), findings=tuple(findings))
-    return Example(file=path.name, text=text, findings=render(run, "full").replace(f"{directory}/", ""))
-
-
-def target_versions(text: str) -> dict[str, Version]:
-    """The releases that a fixture is to be checked against: it says "# target-version: vllm=0.27"."""
-    return {name: parse_version(version) for name, version in re.findall(r"# target-version: (\w+)=([\d.]+)", text)}
+    shown = render(LintRun(directory=str(directory), findings=findings), "full").replace(f"{directory}/", "")
+    return Example(file=path.name, text=path.read_text(encoding="utf-8"), findings=shown)
 
 
 def examples() -> dict[str, Example]:

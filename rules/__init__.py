@@ -4,7 +4,7 @@ A rule's module is its name with underscores, and is imported only when a file o
 runs before each commit. A test holds each entry against its module.
 """
 
-from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -196,12 +196,14 @@ def load_example(name: str) -> Example:
     return Example(**examples[name])
 
 
+@cache
 def load_rule(entry: RuleEntry) -> "Rule":
     """The rule of an entry."""
     rule: Rule = import_module(f"planner.rules.{entry.name.replace('-', '_')}").RULE
     return rule
 
 
-def rules_for(dialect: str) -> Iterator[RuleEntry]:
+@cache
+def rules_for(dialect: str) -> tuple[RuleEntry, ...]:
     """The rules that apply to a dialect."""
-    return (entry for entry in RULES if not entry.dialects or dialect in entry.dialects.split())
+    return tuple(entry for entry in RULES if not entry.dialects or dialect in entry.dialects.split())

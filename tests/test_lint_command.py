@@ -1,5 +1,6 @@
 """`planner lint`, `planner rules` and `planner rule` as a user meets them."""
 
+import gc
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from planner.rules import RULES
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-c", "from planner.cli import main; main()"]
 HEAD = "base_model: m\ndatasets:\n  - path: d\nmicro_batch_size: 1\n"
-TYPO = "context_parapllel_size: 2\n"
+TYPO = "gradient_accumulation_stepss: 2\n"
 OFFLOAD = "activation_offloading: true\n"
 
 
@@ -137,14 +138,14 @@ def test_the_target_version_decides_which_keys_are_read() -> None:
 
 
 def test_fixing_changes_the_file_and_nothing_else_of_it() -> None:
-    text = "# ours\r\n" + (HEAD + TYPO + OFFLOAD).replace("\n", "\r\n").replace("size: 2", "size:   2 # two")
+    text = "# ours\r\n" + (HEAD + TYPO + OFFLOAD).replace("\n", "\r\n").replace("stepss: 2", "stepss:   2 # two")
     write("train.yaml", text)
     result = planner("lint", "--fix")
     assert 1 == result.exit_code
     assert "OF101" in result.stdout
     assert "KEY001" not in result.stdout
     assert result.stderr.startswith("planner: 1 finding fixed; 1 finding (1 error)")
-    assert text.replace("parapllel", "parallel").encode() == Path("train.yaml").read_bytes()
+    assert text.replace("stepss", "steps").encode() == Path("train.yaml").read_bytes()
     again = planner("lint", "--fix")
     assert again.stderr.startswith("planner: 1 finding (1 error)")
 
@@ -153,7 +154,7 @@ def test_a_diff_is_what_fixing_would_do_and_changes_nothing() -> None:
     write("train.yaml", HEAD + TYPO)
     result = planner("lint", "--diff")
     assert 1 == result.exit_code
-    assert ["-" + TYPO, "+" + TYPO.replace("parapllel", "parallel")] == result.stdout.splitlines(keepends=True)[-2:]
+    assert ["-" + TYPO, "+" + TYPO.replace("stepss", "steps")] == result.stdout.splitlines(keepends=True)[-2:]
     assert HEAD + TYPO == Path("train.yaml").read_text()
     write("train.yaml", HEAD + OFFLOAD)
     result = planner("lint", "--diff")
@@ -169,7 +170,7 @@ def test_stdin_is_checked_under_the_name_it_is_given() -> None:
 
 def test_fixed_stdin_is_on_stdout_and_its_findings_on_stderr() -> None:
     result = planner("lint", "-", "--fix", text=HEAD + TYPO + OFFLOAD)
-    assert HEAD + TYPO.replace("parapllel", "parallel") + OFFLOAD == result.stdout
+    assert HEAD + TYPO.replace("stepss", "steps") + OFFLOAD == result.stdout
     assert "OF101" in result.stderr
     untouched = planner("lint", "-", "--fix", text="services: {}\n")
     assert (0, "services: {}\n") == (untouched.exit_code, untouched.stdout)
@@ -266,6 +267,14 @@ def test_linting_imports_nothing_that_it_does_not_need() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "KEY001" in result.stdout
     assert "" == result.stdout.splitlines()[-1]
+
+
+def test_garbage_is_collected_again_after_a_run_whatever_its_end() -> None:
+    assert gc.isenabled()
+    write("train.yaml", HEAD)
+    planner("lint")
+    planner("lint", "--baseline", "missing.json")
+    assert gc.isenabled()
 
 
 def test_names_and_text_beyond_ascii_are_printed_whatever_the_locale_is() -> None:

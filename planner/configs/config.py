@@ -1,6 +1,7 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import isfinite
 
 from planner.configs.dialect import Dialect, Version
@@ -133,9 +134,9 @@ class Config:
         """The config of a dialect that this one names or has inline."""
         return next((config for config in self.linked if config.dialect.name == dialect), None)
 
-    def settings(self) -> Iterator[Setting]:
+    def settings(self) -> tuple[Setting, ...]:
         """Every key that the file has, outer before inner, in its order; a part that aliases share comes once."""
-        yield from _settings(self.root, "", self.document, set())
+        return _settings(self.root, self.document)
 
     @property
     def target(self) -> Version:
@@ -143,29 +144,31 @@ class Config:
         return self.versions[self.dialect.name]
 
 
-def _settings(root: Node, prefix: str, document: Document, seen: set[int]) -> Iterator[Setting]:
-    # No recursion: the depth of a file is its author's choice.
-    stack: list[Iterator[tuple[str, Entry]]] = [_children(root, prefix, seen)]
+@lru_cache(maxsize=16)  # several rules ask for those of one config after the other
+def _settings(root: Mapping, document: Document) -> tuple[Setting, ...]:
+    found: list[Setting] = []
+    seen: set[int] = set()
+    # No recursion: the depth of a file is its author's choice. What comes first is last on the stack.
+    stack = _children(root, "", seen)
     while stack:
-        child = next(stack[-1], None)
-        if child is None:
-            stack.pop()
-            continue
-        key, entry = child
-        yield Setting(key=key, document=document, entry=entry)
-        stack.append(_children(entry.value, f"{key}.", seen))
+        key, entry = stack.pop()
+        found.append(Setting(key=key, document=document, entry=entry))
+        if not isinstance(entry.value, Scalar):
+            stack += _children(entry.value, f"{key}.", seen)
+    return tuple(found)
 
 
-def _children(node: Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, Entry]]:
+def _children(node: Node, prefix: str, seen: set[int]) -> list[tuple[str, Entry]]:
+    """Keys and entries of a mapping or list that was not seen before, the last one first."""
     if id(node) in seen:
-        return
+        return []
     seen.add(id(node))
     if isinstance(node, Mapping):
-        for entry in node.entries:
-            yield prefix + entry.key, entry
-    elif isinstance(node, SequenceNode):
-        for number, item in enumerate(node.items):
-            yield f"{prefix}{number}", Entry(str(number), item.start, item.end, item)
+        return [(prefix + entry.key, entry) for entry in reversed(node.entries)]
+    if isinstance(node, SequenceNode):
+        numbered = [(str(number), item) for number, item in enumerate(node.items)]
+        return [(prefix + key, Entry(key, item.start, item.end, item)) for key, item in reversed(numbered)]
+    return []
 
 
 @record

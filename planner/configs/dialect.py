@@ -29,7 +29,7 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from planner.records import record
@@ -81,13 +81,7 @@ class Dialect:
 
     def key_schema(self, key: str) -> Mapping[str, Any] | None:
         """What is known of a dotted key, or None."""
-        schema: Mapping[str, Any] | None = self.schema
-        for part in key.split("."):
-            if schema is None:
-                return None
-            known = schema.get("properties", {}).get(self.known_name(part))
-            schema = schema.get("items") if known is None and part.isdecimal() else known
-        return schema
+        return _key_schema(self, key)
 
     def known_name(self, name: str) -> str:
         """The name as the schema has it: with underscores where the framework takes both a-b and a_b."""
@@ -100,6 +94,17 @@ class Dialect:
     def known_keys(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Every key with its dotted name, outer before inner."""
         return _known_keys(self)
+
+
+@lru_cache(maxsize=10_000)  # files of one kind have the same keys
+def _key_schema(dialect: Dialect, key: str) -> Mapping[str, Any] | None:
+    schema: Mapping[str, Any] | None = dialect.schema
+    for part in key.split("."):
+        if schema is None:
+            return None
+        known = schema.get("properties", {}).get(dialect.known_name(part))
+        schema = schema.get("items") if known is None and part.isdecimal() else known
+    return schema
 
 
 @cache

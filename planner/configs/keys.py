@@ -61,13 +61,15 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
         around = config.dialect.key_schema(outer) if outer else config.dialect.schema
         if around is None or "properties" not in around or name.startswith(_PRIVATE_PREFIXES):
             continue
+        schema = around["properties"].get(config.dialect.known_name(name))
+        if schema is not None and is_read(config, schema):
+            continue
         fate = UnknownKeys(around.get("x-unknown-keys", config.dialect.unknown_keys))
         if not outer and others_may_read:
             fate = UnknownKeys.UNKNOWN
-        schema = around["properties"].get(config.dialect.known_name(name))
         if schema is not None and schema.get("x-refused"):
             fate = UnknownKeys.REJECTED
-        if fate is UnknownKeys.UNKNOWN or (schema is not None and is_read(config, schema)):
+        if fate is UnknownKeys.UNKNOWN:
             continue
         key = _unread_key(config, setting, name, fate, around["properties"], schema)
         if fate is not UnknownKeys.OPEN:
@@ -121,9 +123,10 @@ def _unread_key(
         )
     from difflib import get_close_matches  # only where something is wrong
 
-    readable = [other for other, below in known.items() if is_read(config, below)]
-    near = get_close_matches(config.dialect.known_name(name), readable, n=3, cutoff=_LIKENESS)
-    typos = [other for other in near if is_typo(config.dialect.known_name(name), other)]
+    written = config.dialect.known_name(name)
+    readable = [other for other in known if _may_be_like(written, other) and is_read(config, known[other])]
+    near = get_close_matches(written, readable, n=3, cutoff=_LIKENESS)
+    typos = [other for other in near if is_typo(written, other)]
     outer = setting.key.rpartition(".")[0]
     is_free = not near or config.get(f"{outer}.{near[0]}" if outer else near[0]) is None
     elsewhere = "" if near else next((key for key, _ in config.dialect.known_keys() if key.endswith(f".{name}")), "")
@@ -134,6 +137,24 @@ def _unread_key(
         is_certain=len(typos) == 1 and is_free and len(name) >= _LONG_NAME,
         elsewhere=elsewhere,
     )
+
+
+def _may_be_like(written: str, other: str) -> bool:
+    """Whether difflib could find two names alike: letters that only one of them has are in no common part.
+
+    It spares difflib, which takes a hundred times longer, most of the hundreds of names that a framework has.
+    """
+    needed = _LIKENESS * (len(written) + len(other)) / 2
+    if min(len(written), len(other)) < needed:
+        return False
+    letters, others = _letters(written), _letters(other)
+    shared = min(len(written) - len(letters - others), len(other) - len(others - letters))
+    return shared >= needed
+
+
+@lru_cache(maxsize=10_000)
+def _letters(name: str) -> frozenset[str]:
+    return frozenset(name)
 
 
 def is_typo(written: str, meant: str) -> bool:

@@ -11,7 +11,7 @@ from planner.linting.run import Request, lint_content, lint_paths
 from planner.linting.selection import Selection, SelectionError
 
 HEAD = "base_model: m\ndatasets:\n  - path: d\nmicro_batch_size: 1\n"
-TYPO = "context_parapllel_size: 2\n"
+TYPO = "gradient_accumulation_stepss: 2\n"
 OFFLOAD = "activation_offloading: true\n"
 
 
@@ -113,9 +113,9 @@ def test_fixing_says_what_the_file_becomes_and_what_is_left() -> None:
     write("a.yaml", "\ufeff" + (HEAD + TYPO + OFFLOAD).replace("\n", "\r\n"))
     run = lint_paths(["a.yaml"], Request(fix=FixSafety.SAFE))
     (change,) = run.changes
-    assert ["PL101", "OF101"] == [finding.rule.code for finding in run.findings]
+    assert ["OF101"] == [finding.rule.code for finding in run.findings]
     assert ["KEY001"] == [finding.rule.code for finding in change.fixed]
-    expected = "\ufeff" + (HEAD + TYPO.replace("parapllel", "parallel") + OFFLOAD).replace("\n", "\r\n")
+    expected = "\ufeff" + (HEAD + TYPO.replace("stepss", "steps") + OFFLOAD).replace("\n", "\r\n")
     assert expected == change.after
     assert Path("a.yaml").read_bytes().decode() == change.before  # nothing is written here
 

@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dev.rules_page import target_versions
-from planner.device import load_device
+from dev.rules_page import FIXTURES as DATA
+from dev.rules_page import ROOT, findings_of
 from planner.diagnostics import Finding, Rule
-from planner.linting.engine import Options, lint_text
 from planner.rules import RULES, RuleEntry, load_rule
-
-DATA = Path(__file__).parent / "data"
-DEVICE = "h100-80gb"  # for rules that need one
-ROOT = Path(__file__).parents[2]
 
 
 def examples(kind: str) -> list[Path]:
@@ -27,15 +22,7 @@ def examples(kind: str) -> list[Path]:
 
 
 def findings(path: Path) -> tuple[Finding, ...]:
-    name = path.parent.name.replace("_", "-")
-    own = load_rule(next(entry for entry in RULES if entry.name == name))
-    device = load_device(DEVICE) if own.needs_device else None
-    options = Options(
-        is_selected=lambda rule: not rule.opt_in or rule.name == name,
-        device=device,
-        target_versions=target_versions(path.read_text()),
-    )
-    found = lint_text(path.read_text(), str(path), options)
+    found = findings_of(path)
     assert found is not None, f"{path} is of no known dialect"
     return found
 

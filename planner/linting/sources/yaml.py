@@ -7,6 +7,7 @@ has the key "on". A number of more than 300 digits is text. Only the first docum
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -47,16 +48,18 @@ def parse(text: str, path: str) -> Document:
     """
     # A byte-order mark, which PyYAML does not count, becomes an empty line.
     source = f"\n{text[1:]}" if text.startswith("\ufeff") else text
-    # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
-    builder = _Builder(iter(_Loader(source).get_event, None))
     try:
+        # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
+        builder = _Builder(iter(_Loader(source).get_event, None))
         root = builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = ", ".join(part for part in (error.context, error.problem) if part)
         raise SourceError(f"not valid YAML: {message}", offset=mark.index if mark else None) from None
     except yaml.reader.ReaderError as error:
-        raise SourceError(f"not valid YAML: {error.reason}", offset=error.position) from None
+        # The error's own position counts bytes where the scanner is libyaml's.
+        offset = text.find(chr(error.character)) if isinstance(error.character, int) else -1
+        raise SourceError(f"not valid YAML: {error.reason}", offset=offset if offset >= 0 else None) from None
     return Document(
         path=path,
         text=text,
@@ -96,36 +99,36 @@ class _Builder:
         stack: list[_Frame] = []
         for event in self.events:
             kind = type(event)
+            start, end = event.start_mark.index, event.end_mark.index
             node: Node
             if kind is yaml.ScalarEvent:
                 is_key = bool(stack) and stack[-1].is_mapping and len(stack[-1].parts) % 2 == 0
-                node, size = _scalar(event, is_key=is_key), 1
+                node, size = _scalar(event, start, end, is_key=is_key), 1
                 anchor = event.anchor
                 if event.style:
-                    self.not_plain.append((node.start, node.end, event.style))
+                    self.not_plain.append((start, end, event.style))
             elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
                 _check_tag(event)
                 if len(stack) == MAX_DEPTH:
-                    raise SourceError(f"nested more than {MAX_DEPTH} levels deep", offset=event.start_mark.index)
+                    raise SourceError(f"nested more than {MAX_DEPTH} levels deep", offset=start)
                 stack.append(_Frame(event))
                 continue
             elif kind is yaml.AliasEvent:
                 if event.anchor not in self.anchors:
-                    raise SourceError(
-                        f"not valid YAML: the alias *{event.anchor} has no anchor before it",
-                        offset=event.start_mark.index,
-                    )
+                    message = f"not valid YAML: the alias *{event.anchor} has no anchor before it"
+                    raise SourceError(message, offset=start)
                 node, size = self.anchors[event.anchor]
                 anchor = None
             else:  # the end of a mapping or sequence
                 frame = stack.pop()
-                node, size = frame.close(event), frame.size
+                node, size = frame.close(start, end), frame.size
+                start = node.start
                 anchor = frame.anchor
             if anchor is not None:
                 self.anchors[anchor] = (node, size)
             if not stack:
                 return node
-            stack[-1].add(node, size, event)
+            stack[-1].add(node, size, start, end)
         raise SourceError("not valid YAML: the file ends within a value")
 
 
@@ -141,21 +144,17 @@ class _Frame:
         self.parts: list[tuple[Node, int, int]] = []
         self.size = 1
 
-    def add(self, node: Node, size: int, event: Any) -> None:
-        """Appends what comes next. Its place is the event's: an alias has its own, away from what it names."""
+    def add(self, node: Node, size: int, start: int, end: int) -> None:
+        """Appends what comes next. Its place is its own: an alias stands away from what it names."""
         self.size += size
         if self.size > MAX_NODES:
-            raise SourceError(
-                f"more than {MAX_NODES:,} values once its aliases are expanded", offset=event.start_mark.index
-            )
-        start = node.start if type(event) in _ENDS else event.start_mark.index
-        self.parts.append((node, start, event.end_mark.index))
+            raise SourceError(f"more than {MAX_NODES:,} values once its aliases are expanded", offset=start)
+        self.parts.append((node, start, end))
 
-    def close(self, event: Any) -> Node:
+    def close(self, start: int, end: int) -> Node:
         """The finished node. The end mark of a block is at the next token, so its last part's end is taken."""
-        end = (
-            self.parts[-1][2] if self.parts and event.start_mark.index == event.end_mark.index else event.end_mark.index
-        )
+        if self.parts and start == end:
+            end = self.parts[-1][2]
         if not self.is_mapping:
             return Sequence(self.start, end, [node for node, _, _ in self.parts])
         entries: list[Entry] = []
@@ -165,7 +164,7 @@ class _Frame:
                 raise SourceError("expected a text key, found a list or mapping", offset=start)
             name = str(key.value)
             if name == _MERGE_KEY and not key.quoted:
-                merges[:0] = _merged(value, start)  # a later one wins, but within a list the first
+                merges += _merged(value, start)
             else:
                 entries.append(Entry(name, start, key_end, value))
         return Mapping(self.start, end, entries, merges)
@@ -180,9 +179,6 @@ def _merged(value: Node, start: int) -> list[Mapping]:
     return mappings
 
 
-_ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
-
-
 def _check_tag(event: Any) -> None:
     tag = event.tag
     if tag is not None and tag not in _PLAIN_TAGS and tag != "!":
@@ -190,9 +186,9 @@ def _check_tag(event: Any) -> None:
         raise SourceError(f"the tag {shown} is not allowed; only plain values are", offset=event.start_mark.index)
 
 
-def _scalar(event: Any, *, is_key: bool) -> Scalar:
+def _scalar(event: Any, start: int, end: int, *, is_key: bool) -> Scalar:
     """A scalar's node. Keys stay the text that was written: `on: x` has the key "on", not true."""
-    start, end, text = event.start_mark.index, event.end_mark.index, event.value
+    text = event.value
     if event.tag is not None:
         _check_tag(event)
         return Scalar(start, end, text if event.tag.endswith((":str", "!")) else plain_value(text))
@@ -200,6 +196,7 @@ def _scalar(event: Any, *, is_key: bool) -> Scalar:
     return Scalar(start, end, text if quoted or is_key else plain_value(text), quoted=quoted)
 
 
+@lru_cache(maxsize=4096)  # the same few words and numbers stand in every file
 def plain_value(text: str) -> str | int | float | bool | None:
     """What an unquoted scalar means."""
     if text in _NULLS:

@@ -8,10 +8,10 @@ can be, unless a quote or bracket is never closed.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from planner.configs.tree import Comment
 from planner.linting.sources import MAX_DEPTH, SourceError, is_alone
+from planner.records import field, record
 
 
 class Part:
@@ -127,7 +127,7 @@ Statement = Command | Block
 Region = tuple[int, ...]  # a path of block numbers, outermost first; () is what is always run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Script:
     """A script.
 
@@ -163,12 +163,12 @@ def read_script(text: str, places: Sequence[int] | None = None, region: Region =
 
 
 _BLANK = re.compile(r"(?:[ \t\r]+|\\\r?\n)*")
-_KEYWORD = re.compile(r"[^\s;&|<>()'\"\\$`#]+(?=[\s;&|<>()]|\Z)")
+_KEYWORD = re.compile(r"[^ \t\r\n;&|<>()'\"\\$`#]+(?=[ \t\r\n;&|<>()]|\Z)")
 _MOST_INDEX = 100  # characters of an array's index: a bound on what is looked through in vain
 _MOST_INNER_HEREDOCS = 100  # within substitutions, for the same reason
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_ASSIGNMENT = re.compile(rf"({_NAME})(\[[^\]\s]{{0,{_MOST_INDEX}}}\])?(\+?)=")
-_FUNCTION = re.compile(r"[^\s;&|<>()'\"\\$`#=]+[ \t]*\([ \t]*\)")
+_ASSIGNMENT = re.compile(rf"({_NAME})(\[[^\] \t\r\n]{{0,{_MOST_INDEX}}}\])?(\+?)=")
+_FUNCTION = re.compile(r"[^ \t\r\n;&|<>()'\"\\$`#=]+[ \t]*\([ \t]*\)")
 _REDIRECTION = re.compile(r"[0-9]*(?:<<<|<<-?|<>|<&|<(?!\()|>&|>>|>\||>(?!\())|&>>?")
 _EXPANSION = re.compile(rf"\$\{{([!#]?)({_NAME}|[0-9]+|[@*#?$!-])(\[[^\]\n]{{0,{_MOST_INDEX}}}\])?")
 _DEFAULT = re.compile(r":?[-=+?]")
@@ -178,7 +178,7 @@ _ARITHMETIC_CHANGE = re.compile(rf"({_NAME})[ \t]*(?:\+\+|--|(?:<<|>>|[-+*/%&|^]
 DECLARING = frozenset(("export", "declare", "typeset", "local", "readonly"))
 _CASE_ENDS = (";;&", ";;", ";&")
 
-_IN_WORD = re.compile(r"[^\s'\"\\$`;&|<>()]+")
+_IN_WORD = re.compile(r"[^ \t\r\n'\"\\$`;&|<>()]+")
 _IN_QUOTES = re.compile(r"[^\"\\$`]+")
 _IN_BRACES = re.compile(r"[^'\"\\$`}]+")
 _IN_QUOTED_BRACES = re.compile(r"[^\"\\$`}]+")
