@@ -1,5 +1,6 @@
 """`planner lint`, `planner rules` and `planner rule` as a user meets them."""
 
+import gc
 import json
 import os
 import subprocess
@@ -266,6 +267,14 @@ def test_linting_imports_nothing_that_it_does_not_need() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "KEY001" in result.stdout
     assert "" == result.stdout.splitlines()[-1]
+
+
+def test_garbage_is_collected_again_after_a_run_whatever_its_end() -> None:
+    assert gc.isenabled()
+    write("train.yaml", HEAD)
+    planner("lint")
+    planner("lint", "--baseline", "missing.json")
+    assert gc.isenabled()
 
 
 def test_names_and_text_beyond_ascii_are_printed_whatever_the_locale_is() -> None:
