@@ -34,7 +34,7 @@ def parse(text: str, path: str) -> Document:
         SourceError: A quote or bracket is never closed, or it is long, nested or expanded beyond the limits.
     """
     if len(text) > MAX_CHARACTERS:
-        raise SourceError(f"more than {MAX_CHARACTERS:,} characters, which is no script that people write to train")
+        raise SourceError(f"longer than {MAX_CHARACTERS:,} characters, which no training script should be")
     script = read_script(text)
     expander = Expander(script)
     commands: list[Node] = [*mappings(expander.run(), expander, text)]
