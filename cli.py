@@ -74,6 +74,17 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(f"planner.commands.{module_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in _MODULE_BY_COMMAND or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches  # only where something is wrong
+
+        near = get_close_matches(name, _MODULE_BY_COMMAND, n=1)
+        raise click.UsageError(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""), ctx)
+
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
         try:
             return super().make_context(info_name, args, *more, **extra)

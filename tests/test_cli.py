@@ -839,7 +839,7 @@ def test_wrong_usage_exits_with_two(spec: str, arguments: tuple[str, ...]) -> No
     assert refused("solve", spec, *arguments).endswith(". See main solve --help")
 
 
-@pytest.mark.parametrize("command", ["", *sorted(main.commands)])
+@pytest.mark.parametrize("command", ["", *main.list_commands(Context(main))])
 def test_what_click_refuses_is_one_line_with_the_way_out(command: str) -> None:
     path = f"main {command}".strip()  # of the function that tests call
     assert f"no such option '--nonsense'. See {path} --help" == refused(*command.split(), "--nonsense")
