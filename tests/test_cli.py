@@ -842,7 +842,7 @@ def test_wrong_usage_exits_with_two(spec: str, arguments: tuple[str, ...]) -> No
 @pytest.mark.parametrize("command", ["", *main.list_commands(Context(main))])
 def test_what_click_refuses_is_one_line_with_the_way_out(command: str) -> None:
     path = f"main {command}".strip()  # of the function that tests call
-    assert f"no such option '--nonsense'. See {path} --help" == refused(*command.split(), "--nonsense")
+    assert f"no such option '--zzz'. See {path} --help" == refused(*command.split(), "--zzz")
 
 
 def test_an_unknown_command_is_one_line_with_the_closest() -> None:
