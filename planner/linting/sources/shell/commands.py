@@ -27,12 +27,18 @@ _PYTHON_OPTIONS_WITH_VALUES = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 # program. Read with argparse from torch 2.13 (distributed/run.py), accelerate 1.15 (commands/launch.py) and DeepSpeed
 # 2d991ba (launcher/runner.py).
 _LAUNCHERS = {
-    "torchrun": frozenset(["standalone", "m", "module", "no_python", "run_path", "virtual_local_rank", "use_env"]),
+    "torchrun": frozenset("standalone m module no_python run_path virtual_local_rank use_env".split()),
     "accelerate": frozenset(
-        ["q", "quiet", "cpu", "multi_gpu", "tpu", "enable_cpu_affinity", "dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation", "use_deepspeed", "use_fsdp", "use_parallelism_config", "use_megatron_lm", "same_network", "m", "module", "no_python", "tpu_cluster", "no_tpu_cluster", "tpu_use_sudo", "downcast_bf16", "fp8_use_autocast_during_eval", "debug"]
+        (
+            "q quiet cpu multi_gpu tpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
+            "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network "
+            "m module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval debug"
+        ).split()
     ),
     "deepspeed": frozenset(
-        ["module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "save_pid", "elastic_training", "bind_cores_to_rank"]
+        (
+            "module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid elastic_training bind_cores_to_rank"
+        ).split()
     ),
 }
 _LAUNCHER_BY_MODULE = {
@@ -44,11 +50,16 @@ _LAUNCHER_BY_MODULE = {
 _MODULE_FLAGS = frozenset(("m", "module"))
 # Programs that run another one, which is looked for among their arguments.
 _WRAPPERS = frozenset(
-    ["apptainer", "command", "conda", "docker", "env", "exec", "ibrun", "ipexrun", "jsrun", "mpiexec", "mpirun", "ncu", "nice", "nohup", "nsys", "numactl", "podman", "poetry", "ray", "singularity", "srun", "stdbuf", "sudo", "taskset", "time", "timeout", "uv"]
+    (
+        "apptainer command conda docker env exec ibrun ipexrun jsrun mpiexec mpirun ncu nice nohup nsys numactl podman "
+        "poetry ray singularity srun stdbuf sudo taskset time timeout uv"
+    ).split()
 )
 # Programs that train or serve, as far as they are not scripts.
 _PROGRAMS = frozenset(
-    ["automodel", "axolotl", "composer", "fabric", "lightning", "litgpt", "llamafactory-cli", "megatron", "nemo", "sglang", "swift", "trl", "tune", "vllm"]
+    (
+        "automodel axolotl composer fabric lightning litgpt llamafactory-cli megatron nemo sglang swift trl tune vllm"
+    ).split()
 )
 
 

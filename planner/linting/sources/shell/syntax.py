@@ -308,7 +308,7 @@ class _Reader:
         return found
 
     def loop(self) -> list[Statement]:
-        """While and until; for and select, whose variable and words have been read."""
+        """while and until; for and select, whose variable and words have been read."""
         return self.loop_body(self.statements(frozenset(("do",))))
 
     def loop_body(self, found: list[Statement], name: str = "") -> list[Statement]:
