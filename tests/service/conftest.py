@@ -1,4 +1,4 @@
-"""Databases for the tests of the service: a SQLite file each, and one PostgreSQL that the tests start for themselves."""
+"""Databases for the tests of the service: a SQLite file each, and one PostgreSQL that the tests start."""
 
 import os
 import shutil

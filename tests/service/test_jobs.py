@@ -1,4 +1,4 @@
-"""The queue, on SQLite and on PostgreSQL: who has a job, what is joined, and what a worker that was thought dead can do."""
+"""The queue, on SQLite and on PostgreSQL: who has a job, what is joined, and what a lost worker can do."""
 
 from concurrent.futures import ThreadPoolExecutor
 

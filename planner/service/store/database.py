@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, literal_column
+from sqlalchemy import ColumnElement, Connection, Engine, Float, cast, create_engine, event, func, literal_column
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -35,9 +35,8 @@ class Database:
         try:
             parsed = make_url(url)
         except ArgumentError:
-            raise DatabaseError(
-                "expected a database URL such as sqlite:///planner.db or postgresql://host/planner"
-            ) from None
+            message = "expected a database URL such as sqlite:///planner.db or postgresql://host/planner"
+            raise DatabaseError(message) from None
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise DatabaseError(f"expected a sqlite or postgresql URL, found {parsed.get_backend_name()}")
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
@@ -80,7 +79,7 @@ class Database:
         """The database's clock, in seconds since 1970: on PostgreSQL, not that of the transaction's begin."""
         if self.is_sqlite:
             return literal_column("((julianday('now') - 2440587.5) * 86400.0)")
-        return func.extract("epoch", func.clock_timestamp())
+        return cast(func.extract("epoch", func.clock_timestamp()), Float)
 
     def close(self) -> None:
         """Ends all connections."""

@@ -1,7 +1,7 @@
 """The queue of solves, in a table: submit, lease, report, finish.
 
-What holds whatever dies when: a job that was accepted stays until it is done, failed or cancelled, and ends once. A worker
-has a job by a lease that it renews; when the lease runs out the job is anyone's again, with the next attempt number.
+What holds whatever dies when: a job that was accepted stays until it is done, failed or cancelled, and ends once. A
+worker has a job by a lease that it renews; when the lease runs out the job is anyone's again, with the next attempt number.
 Whatever a worker writes goes with its attempt number, so that one that was thought dead can change nothing any more.
 """
 
@@ -157,7 +157,7 @@ class JobStore:
             return {JobStatus(status): count for status, count in connection.execute(query)}
 
     def cancel(self, job_id: str) -> Job | None:
-        """The job after one of those who asked took that back; it ends once none is left. None: there is no such job."""
+        """The job after one of those who asked took that back: it ends once none is left. None if there is no job."""
         in_flight = and_(jobs.c.id == job_id, jobs.c.status.in_(IN_FLIGHT))
         with self._database.transaction() as connection:
             connection.execute(update(jobs).where(in_flight).values(askers=jobs.c.askers - 1))
