@@ -1,8 +1,9 @@
 """The queue of solves, in a table: submit, lease, report, finish.
 
 What holds whatever dies when: a job that was accepted stays until it is done, failed or cancelled, and ends once. A
-worker has a job by a lease that it renews; when the lease runs out the job is anyone's again, with the next attempt number.
-Whatever a worker writes goes with its attempt number, so that one that was thought dead can change nothing any more.
+worker has a job by a lease that it renews; when the lease runs out the job is anyone's again, with the next attempt
+number. Whatever a worker writes goes with its attempt number, so that one that was thought dead can change nothing
+any more.
 """
 
 import json
