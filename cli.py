@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from planner import __version__
-from planner.commands.guards import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
+from planner.commands.interrupts import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
 from planner.commands.output import say
 from planner.errors import PlannerError
 

@@ -5,9 +5,10 @@ a finding. Renderers, suppression and the service read findings only.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from planner.records import record
 
 if TYPE_CHECKING:
     from planner.configs.config import Config
@@ -34,7 +35,7 @@ class FixSafety(StrEnum):
     UNSAFE = "unsafe"  # it changes what will be run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Place:
     """A stretch of a file.
 
@@ -51,7 +52,7 @@ class Place:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Related:
     """Another place that a finding is about, such as the other key of a contradiction."""
 
@@ -59,7 +60,7 @@ class Related:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Edit:
     """Replaces the characters from start to end of a document."""
 
@@ -69,7 +70,7 @@ class Edit:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fix:
     """Edits that belong together; `title` is an imperative, such as "Rename to context_parallel_size"."""
 
@@ -78,7 +79,7 @@ class Fix:
     edits: tuple[Edit, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Report:
     """What a rule says about one place.
 
@@ -97,7 +98,7 @@ class Report:
     fix: Fix | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Source:
     """Where a rule's claim can be checked: a title with the version it was read in, and an address or file."""
 
@@ -105,7 +106,7 @@ class Source:
     where: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Rule:
     """A lint rule. Its examples are the fixtures in tests/rules/data/<name>/.
 
@@ -138,7 +139,7 @@ class Rule:
     fix: FixSafety | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finding:
     """A report, and the rule it is from."""
 

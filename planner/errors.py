@@ -1,11 +1,12 @@
 """Everything the planner raises on purpose, with the facts of each error as attributes.
 
-The command line, the service and the tests read the attributes; the text is for people. This module imports
-nothing else of the planner.
+The command line, the service and the tests read the attributes; the text is for people. This module imports only
+`planner.records` of the planner.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from planner.records import record
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -131,7 +132,7 @@ class GraphError(PlannerError):
         self.message = message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WayOut:
     """One change of the spec and the smallest peak it would reach.
 

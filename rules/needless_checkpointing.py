@@ -1,11 +1,11 @@
 """Checkpointing in a run that fits without it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from planner.configs.config import Config, report
 from planner.configs.facts import Checkpointing, Fact
 from planner.diagnostics import Report, Rule, Severity, Source
+from planner.records import replace
 
 
 def find(config: Config) -> Iterator[Report]:

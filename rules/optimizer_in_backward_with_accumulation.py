@@ -29,6 +29,7 @@ RULE = Rule(
     "gradients. There is nothing left to add the next micro-batch's to, and the framework refuses.",
     instead="A larger micro-batch without accumulation, or the optimizer outside backward.",
     sources=(
+        Source(title="this planner", where="docs/estimate.md"),
         Source(title="torchtune 0.6.1", where="recipes/full_finetune_single_device.py, __init__"),
         Source(
             title="torchtune documentation",
@@ -36,5 +37,5 @@ RULE = Rule(
         ),
     ),
     find=find,
-    dialects=("torchtune",),
+    dialects=("torchtune", "planner_spec"),
 )

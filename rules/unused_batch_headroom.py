@@ -1,11 +1,11 @@
 """Gradient accumulation over micro-batches of which two at once would fit."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from planner.configs.config import Config, report
 from planner.configs.facts import Fact
 from planner.diagnostics import Report, Rule, Severity, Source
+from planner.records import replace
 
 
 def find(config: Config) -> Iterator[Report]:

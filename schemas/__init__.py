@@ -5,13 +5,15 @@ Besides what JSON Schema defines, a subschema may carry ``x-expected``: the end 
 """
 
 import json
+import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
     """The schema in ``<name>.schema.json``, such as "model" or "dialects/axolotl"; shared, so not to be changed."""
-    schema: dict[str, Any] = json.loads((Path(__file__).parent / f"{name}.schema.json").read_text(encoding="utf-8"))
+    path = os.path.join(os.path.dirname(__file__), f"{name}.schema.json")
+    with open(path, encoding="utf-8") as file:
+        schema: dict[str, Any] = json.load(file)
     return schema

@@ -11,23 +11,13 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from planner.commands.interrupts import INTERRUPTED, INTERRUPTED_STATUS
 from planner.commands.output import say
 from planner.errors import SpecError
 from planner.extras import needs
 
 if TYPE_CHECKING:
     from planner.spec import RunSpec
-
-INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report it
-INTERRUPTED = "error: interrupted"
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is what other code made of an interrupt: compiled modules turn it into an ImportError."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
 
 
 @contextmanager

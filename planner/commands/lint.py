@@ -3,8 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +11,7 @@ from planner.commands.options import dialect_of
 from planner.commands.output import STDOUT, say
 from planner.diagnostics import FixSafety, Severity
 from planner.files import check_writable, read_text, write_whole
+from planner.records import record, replace
 from planner.reporting.lint import FORMATS, render
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def _versions(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
     return versions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Given:
     """The options, as they were given."""
 
@@ -145,7 +144,7 @@ def _lint(given: _Given) -> int:
     if given.output is not None:
         check_writable(given.output)
     # What concerns the run as a whole is taken from the configuration of where it is started.
-    configuration = LintConfiguration() if given.is_isolated else configuration_for(Path.cwd())
+    configuration = LintConfiguration() if given.is_isolated else configuration_for(os.getcwd())
     content = _stdin() if given.is_stdin else b""
     run = _run(given, content)
     if given.new_baseline is not None:
@@ -222,21 +221,21 @@ def _run(given: _Given, content: bytes) -> "LintRun":
 def _write_baseline(path: str, run: "LintRun") -> None:
     from planner.linting.baseline import baseline_of, format_baseline
 
-    write_whole(path, format_baseline(baseline_of(run.findings, Path(path).parent)))
+    write_whole(path, format_baseline(baseline_of(run.findings, os.path.dirname(path) or os.curdir)))
 
 
 def _without_known(run: "LintRun", given: str | None, configuration: "LintConfiguration") -> "LintRun":
     """The run without the findings that the baseline knows, of the option or else of the configuration."""
     if given is not None:
-        path = Path(given)
+        path = given
     elif configuration.baseline is not None and configuration.path is not None:
-        path = configuration.path.parent / configuration.baseline
+        path = os.path.join(os.path.dirname(configuration.path), configuration.baseline)
     else:
         return run
     from planner.linting.baseline import BaselineError, parse_baseline, unknown_findings
 
-    baseline = parse_baseline(read_text(path, error_type=BaselineError), str(path))
-    return replace(run, findings=unknown_findings(run.findings, baseline, path.parent))
+    baseline = parse_baseline(read_text(path, error_type=BaselineError), path)
+    return replace(run, findings=unknown_findings(run.findings, baseline, os.path.dirname(path) or os.curdir))
 
 
 def _rendered(given: _Given, run: "LintRun") -> str:

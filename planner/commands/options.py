@@ -1,8 +1,8 @@
 """Options that several commands share, and what their values become."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -109,7 +109,7 @@ def host_budget_bytes_of(profile: "DeviceProfile", text: str | None) -> int:
 
 def format_of(path: str, formats: Sequence[str] = PICTURES) -> str:
     """The format that the name of an output file asks for, one of those given."""
-    suffix = Path(path).suffix.lower().removeprefix(".")
+    suffix = os.path.splitext(path)[1].lower().removeprefix(".")
     if suffix not in formats:
         *first, last = (f".{name}" for name in formats)
         raise click.BadParameter(f"{path!r} must end in {', '.join(first)} or {last}.", param_hint="'--output' / '-o'")
@@ -131,4 +131,4 @@ def device_of(run: "RunSpec", chosen: str | None) -> "DeviceProfile":
 
     if chosen is not None:
         return load_device(chosen)
-    return load_device(run.device, directory=Path(run.path).parent)
+    return load_device(run.device, directory=os.path.dirname(run.path))

@@ -1,6 +1,5 @@
 """What commands print: results on stdout, progress and errors on stderr."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -23,4 +22,6 @@ def progress(quiet: bool) -> Report:
 
 def print_json(document: dict[str, Any]) -> None:
     """One JSON object on stdout."""
+    import json  # only for those who ask: every command starts through this module
+
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.commands.guards import calm, imports, is_interrupt, no_exit, second_interrupt_ends
+from planner.commands.guards import calm, imports, no_exit, second_interrupt_ends
+from planner.commands.interrupts import is_interrupt
 from planner.commands.options import (
     budget_bytes_of,
     device_of,

@@ -1,16 +1,16 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
 from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, plain
 from planner.configs.tree import Sequence as SequenceNode
 from planner.diagnostics import Fix, Place, Related, Report
+from planner.records import field, record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Setting:
     """A key of a config, with its value.
 
@@ -47,7 +47,7 @@ class Setting:
         return Place(document=self.document, start=node.start, end=node.end, key=self.key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Config:
     """A training config.
 
@@ -58,7 +58,8 @@ class Config:
         dialect: What the keys are.
         versions: By dialect name, the release to check against.
         facts: What it asks for.
-        linked: Configs that it names and that could be read, such as a DeepSpeed JSON file.
+        linked: Configs that it names and that could be read, such as a DeepSpeed JSON file, or has inline.
+        named_by: For such a config, the key that names it.
         environment: Environment variables that it sets, by name.
         prospect: What the run would need of the device with some facts changed, if model and device are known.
     """
@@ -69,6 +70,7 @@ class Config:
     versions: dict[str, Version]
     facts: Facts = field(default_factory=Facts)
     linked: "tuple[Config, ...]" = ()
+    named_by: Setting | None = None
     environment: dict[str, Setting] = field(default_factory=dict)
     prospect: "Callable[[Facts], Prospect | None]" = lambda facts: None
 
@@ -124,6 +126,10 @@ class Config:
                 return setting
         return None
 
+    def link(self, dialect: str) -> "Config | None":
+        """The config of a dialect that this one names or has inline."""
+        return next((config for config in self.linked if config.dialect.name == dialect), None)
+
     def settings(self) -> Iterator[Setting]:
         """Every key that the file has, outer before inner, in its order; a part that aliases share comes once."""
         yield from _settings(self.root, "", self.document, set())
@@ -159,7 +165,7 @@ def _children(node: Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, En
             yield f"{prefix}{number}", Entry(str(number), item.start, item.end, item)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prospect:
     """What a run would need of a device.
 

@@ -4,12 +4,13 @@ Every fact knows the setting that says it, or that it is the framework's default
 determine is None, never a guess.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from planner.configs.config import Setting
+
+from planner.records import record
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Loss(StrEnum):
     FUSED = "fused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fact(Generic[T]):
     """A value, and the setting that says it; None when it is the framework's default."""
 
@@ -57,7 +58,7 @@ class Fact(Generic[T]):
     setting: "Setting | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Facts:
     """What is known of a training run, or of an inference server. Degrees are numbers of ranks; lengths are tokens.
 

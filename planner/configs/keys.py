@@ -4,12 +4,12 @@ Several rules tell these apart by what follows from them; how they are found is 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from planner.configs.config import Config, Setting
 from planner.configs.dialect import UnknownKeys, Version, parse_version
+from planner.records import record
 
 _LONG_NAME = 8  # characters from which on one wrong character cannot make another word
 _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have been meant
@@ -17,7 +17,7 @@ _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have 
 _PRIVATE_PREFIXES = ("x-", "_", ".", "$", "//", "#")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnreadKey:
     """A key that the framework does not read in the release that is checked against.
 
@@ -55,16 +55,32 @@ def unread_keys(config: Config) -> tuple[UnreadKey, ...]:
 def _unread(config: Config) -> Iterator[UnreadKey]:
     if config.first(*config.dialect.extended_by) is not None:
         return
+    others_may_read = is_extended(config)
     for setting in config.settings():
         outer, _, name = setting.key.rpartition(".")
         around = config.dialect.key_schema(outer) if outer else config.dialect.schema
         if around is None or "properties" not in around or name.startswith(_PRIVATE_PREFIXES):
             continue
         fate = UnknownKeys(around.get("x-unknown-keys", config.dialect.unknown_keys))
+        if not outer and others_may_read:
+            fate = UnknownKeys.UNKNOWN
         schema = around["properties"].get(config.dialect.known_name(name))
+        if schema is not None and schema.get("x-refused"):
+            fate = UnknownKeys.REJECTED
         if fate is UnknownKeys.UNKNOWN or (schema is not None and is_read(config, schema)):
             continue
         yield _unread_key(config, setting, name, fate, around["properties"], schema)
+
+
+def is_extended(config: Config) -> bool:
+    """Whether the config sets something, such as a plugin, that may read keys which are not known here."""
+    for name, schema in config.dialect.schema["properties"].items():
+        if "x-extends" not in schema or (setting := config.get(name)) is None or setting.value is None:
+            continue
+        values = setting.value if isinstance(setting.value, list) else [setting.value]
+        if not {str(value) for value in values} <= set(schema["x-extends"]):
+            return True
+    return False
 
 
 def is_read(config: Config, schema: Mapping[str, Any]) -> bool:

@@ -10,10 +10,15 @@ from planner.diagnostics import Fix, FixSafety, Report
 
 
 def removed_keys(config: Config, fate: UnknownKeys, consequence: str) -> Iterator[Report]:
-    """A report for each key that a release up to the one that is checked against has ceased to read."""
+    """A report for each key that a release up to the one that is checked against has ceased to read.
+
+    None for a key that is empty, or has the value that holds without it.
+    """
     for key in unread_keys(config):
-        if key.fate is fate and key.removed_in:
-            framework = config.dialect.framework_of(config.dialect.key_schema(key.setting.key) or {})
+        schema = config.dialect.key_schema(key.setting.key) or {}
+        asks_for_something = key.setting.value is not None and key.setting.value != schema.get("default")
+        if key.fate is fate and key.removed_in and asks_for_something:
+            framework = config.dialect.framework_of(schema)
             name = key.setting.key.rpartition(".")[2]
             yield report(
                 key.setting.at_key,

@@ -1,14 +1,15 @@
 """A config file as a tree in which every key and value knows its place.
 
 The same tree serves YAML, JSON, TOML and the flags in a shell script. Nodes are plain slotted classes rather than
-frozen dataclasses, because a run makes them by the ten thousand; nothing changes one after its reader is done.
+frozen records, because a run makes them by the ten thousand; nothing changes one after its reader is done.
 Aliases and merge keys of YAML are shared nodes, so a tree may be a directed graph, but never has a cycle.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from planner.records import field, record
 
 
 class SourceFormat(StrEnum):
@@ -36,7 +37,8 @@ class Scalar(Node):
     __slots__ = ("quoted", "value")
 
     def __init__(self, start: int, end: int, value: str | int | float | bool | None, *, quoted: bool = False) -> None:
-        super().__init__(start, end)
+        self.start = start  # not by super: of all nodes that files have, most pass here
+        self.end = end
         self.value = value
         self.quoted = quoted
 
@@ -83,7 +85,7 @@ class Mapping(Node):
             self.by_key[entry.key] = entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Comment:
     """A comment, with its mark: where it starts, its text, and whether it has the line to itself."""
 
@@ -92,7 +94,7 @@ class Comment:
     alone: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(eq=False)
 class Document:
     """A file.
 

@@ -2,3 +2,5 @@
 
 Neither torch nor a solver is needed. What rules read is in `planner.configs`; rules are in `planner.rules`.
 """
+
+MARK = "planner:"  # begins a comment that is meant for the linter

@@ -5,13 +5,13 @@ them are reported: which of them is new cannot be told.
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from planner.diagnostics import Finding
 from planner.errors import LocatedError
+from planner.records import record
 
 FORM = 1  # of the file; another number is another form
 
@@ -20,14 +20,14 @@ class BaselineError(LocatedError):
     """A baseline file that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Baseline:
     """Known findings: their number by file, relative to the baseline's directory, and by code."""
 
     counts: Mapping[str, Mapping[str, int]]
 
 
-def baseline_of(findings: Iterable[Finding], directory: Path) -> Baseline:
+def baseline_of(findings: Iterable[Finding], directory: str) -> Baseline:
     """The baseline that knows these findings; `directory` is where its file will stand."""
     counts: dict[str, Counter[str]] = {}
     for finding in findings:
@@ -35,7 +35,7 @@ def baseline_of(findings: Iterable[Finding], directory: Path) -> Baseline:
     return Baseline(counts={name: dict(sorted(counts[name].items())) for name in sorted(counts)})
 
 
-def unknown_findings(findings: Iterable[Finding], baseline: Baseline, directory: Path) -> tuple[Finding, ...]:
+def unknown_findings(findings: Iterable[Finding], baseline: Baseline, directory: str) -> tuple[Finding, ...]:
     """The findings of files and rules with more findings than the baseline knows, in their order."""
     found = tuple(findings)
     counts = baseline_of(found, directory).counts
@@ -47,9 +47,10 @@ def unknown_findings(findings: Iterable[Finding], baseline: Baseline, directory:
     )
 
 
-def _name(finding: Finding, directory: Path) -> str:
-    path, base = Path(finding.report.place.document.path).absolute(), directory.absolute()
-    return path.relative_to(base).as_posix() if path.is_relative_to(base) else path.as_posix()
+def _name(finding: Finding, directory: str) -> str:
+    path = os.path.abspath(finding.report.place.document.path)
+    relative = os.path.relpath(path, directory)
+    return (path if relative.split(os.sep)[0] == os.pardir else relative).replace(os.sep, "/")
 
 
 def format_baseline(baseline: Baseline) -> str:

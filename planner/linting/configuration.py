@@ -4,17 +4,16 @@ For each file, the nearest such file above it counts, and only that one. Its key
 hyphens.
 """
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from planner.configs.dialect import Version, parse_version
 from planner.diagnostics import Severity
 from planner.errors import LocatedError
 from planner.linting.selection import SelectionError, check_words
+from planner.records import field, record
 
 FILE_NAMES = (".planner.toml", "pyproject.toml")  # in one directory, the first counts
 
@@ -23,7 +22,7 @@ class LintConfigurationError(LocatedError):
     """A configuration of the linter that cannot be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LintConfiguration:
     """What a repository wants of the linter.
 
@@ -40,7 +39,7 @@ class LintConfiguration:
         baseline: A file of findings that are known, relative to the configuration's directory.
     """
 
-    path: Path | None = None
+    path: str | None = None
     select: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -51,56 +50,58 @@ class LintConfiguration:
     fail_level: Severity = Severity.WASTE
     baseline: str | None = None
 
-    def ignored_in(self, path: Path) -> tuple[str, ...]:
+    def ignored_in(self, path: str) -> tuple[str, ...]:
         """The words of all patterns that the file matches."""
         return tuple(
             word for pattern, words in self.per_file_ignores.items() if self._matches(path, pattern) for word in words
         )
 
-    def excludes(self, path: Path) -> bool:
+    def excludes(self, path: str) -> bool:
         """Whether a file is to be left out."""
         return any(self._matches(path, pattern) for pattern in self.exclude)
 
-    def _matches(self, path: Path, pattern: str) -> bool:
+    def _matches(self, path: str, pattern: str) -> bool:
         """Whether the file, or a directory that it is in, is what the pattern says; without a slash, at any depth."""
         if self.path is None:
             return False
-        try:
-            relative = path.absolute().relative_to(self.path.parent.absolute())
-        except ValueError:
+        from fnmatch import fnmatchcase  # only in repositories with patterns
+
+        parts = os.path.relpath(path, os.path.dirname(self.path)).split(os.sep)
+        if parts[0] == os.pardir:
             return False
         if "/" not in pattern.rstrip("/"):
-            return any(fnmatchcase(part, pattern.rstrip("/")) for part in relative.parts)
-        candidates = (relative, *list(relative.parents)[:-1])
-        return any(fnmatchcase(candidate.as_posix(), pattern.strip("/")) for candidate in candidates)
+            return any(fnmatchcase(part, pattern.rstrip("/")) for part in parts)
+        return any(fnmatchcase("/".join(parts[:end]), pattern.strip("/")) for end in range(1, len(parts) + 1))
 
 
 @cache
-def configuration_for(directory: Path) -> LintConfiguration:
+def configuration_for(directory: str) -> LintConfiguration:
     """The configuration that holds in a directory, which must be absolute.
 
     Raises:
         LintConfigurationError: The nearest one cannot be used.
     """
     for name in FILE_NAMES:
-        found = _configuration_in(directory / name)
+        found = _configuration_in(os.path.join(directory, name))
         if found is not None:
             return found
-    return LintConfiguration() if directory.parent == directory else configuration_for(directory.parent)
+    above = os.path.dirname(directory)
+    return LintConfiguration() if above == directory else configuration_for(above)
 
 
-def _configuration_in(path: Path) -> LintConfiguration | None:
+def _configuration_in(path: str) -> LintConfiguration | None:
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            content = file.read()
     except OSError:
         return None  # no such file, or not for us to read: the next one above counts
-    is_pyproject = path.name == "pyproject.toml"
+    is_pyproject = os.path.basename(path) == "pyproject.toml"
     if is_pyproject and b"planner" not in content:
         return None
     return read_configuration(content, path)
 
 
-def read_configuration(content: bytes, path: Path) -> LintConfiguration | None:
+def read_configuration(content: bytes, path: str) -> LintConfiguration | None:
     """The configuration in a file's content; None for a pyproject.toml without one.
 
     Raises:
@@ -111,18 +112,18 @@ def read_configuration(content: bytes, path: Path) -> LintConfiguration | None:
     try:
         data: Any = tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LintConfigurationError(f"not valid TOML: {error}", path=str(path)) from None
-    prefix = ("tool", "planner", "lint") if path.name == "pyproject.toml" else ("lint",)
+        raise LintConfigurationError(f"not valid TOML: {error}", path=path) from None
+    prefix = ("tool", "planner", "lint") if os.path.basename(path) == "pyproject.toml" else ("lint",)
     for part in prefix:
         if not isinstance(data, dict) or part not in data:
-            return None if path.name == "pyproject.toml" else LintConfiguration(path=path)
+            return None if os.path.basename(path) == "pyproject.toml" else LintConfiguration(path=path)
         data = data[part]
     return _checked(data, path, ".".join(prefix))
 
 
-def _checked(data: object, path: Path, prefix: str) -> LintConfiguration:
+def _checked(data: object, path: str, prefix: str) -> LintConfiguration:
     def fail(key: str, message: str, hint: str | None = None) -> LintConfigurationError:
-        return LintConfigurationError(message, path=str(path), key=f"{prefix}.{key}" if key else prefix, hint=hint)
+        return LintConfigurationError(message, path=path, key=f"{prefix}.{key}" if key else prefix, hint=hint)
 
     if not isinstance(data, dict):
         raise fail("", "expected a table")

@@ -7,12 +7,15 @@ from planner.configs.tree import Document, Mapping, Node, Scalar, Sequence, Sour
 Signature = Callable[[Document, Mapping], bool]
 
 
-def detect(document: Document) -> str | None:
-    """The name of the dialect, or None for a file that is no training config."""
-    if not isinstance(document.root, Mapping):
-        return None
+def detect(document: Document, root: Mapping) -> str | None:
+    """The name of the dialect, or None for what is no training config.
+
+    Args:
+        document: The file.
+        root: Its root, or that of one command in a shell script.
+    """
     for dialect, signature in _SIGNATURES:
-        if signature(document, document.root):
+        if signature(document, root):
             return dialect
     return None
 
@@ -42,6 +45,306 @@ def _is_axolotl(document: Document, root: Mapping) -> bool:
     )
 
 
+# Keys of TrainingArguments that other frameworks do not happen to share.
+_TRAINING_ARGUMENTS = (
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "lr_scheduler_type",
+    "warmup_ratio",
+    "eval_strategy",
+    "evaluation_strategy",
+    "save_strategy",
+    "save_total_limit",
+    "logging_steps",
+    "load_best_model_at_end",
+    "remove_unused_columns",
+    "gradient_checkpointing",
+    "dataloader_num_workers",
+    "ddp_find_unused_parameters",
+    "report_to",
+    "output_dir",
+)
+# Of TRL's own scripts and trainers.
+_TRL = (
+    "dataset_name",
+    "dataset_train_split",
+    "dataset_mixture",
+    "dataset_mixer",
+    "dataset_num_proc",
+    "dataset_text_field",
+    "attn_implementation",
+    "use_peft",
+    "torch_dtype",
+    "lora_r",
+    "max_prompt_length",
+    "max_completion_length",
+    "num_generations",
+    "packing",
+    "max_seq_length",
+    "max_length",
+    "beta",
+    "loss_type",
+    "reward_funcs",
+    "use_vllm",
+)
+# Of trainers that share names with TrainingArguments without reading them.
+_OTHER_TRAINERS = (
+    "finetuning_type",  # LLaMA-Factory
+    "checkpointing_steps",  # open-instruct and scripts on Accelerate alone
+    "use_slow_tokenizer",
+    "with_tracking",
+)
+_DEEPSPEED = (
+    "zero_optimization",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "gradient_clipping",
+    "fp16",
+    "bf16",
+    "activation_checkpointing",
+    "autotuning",
+    "prescale_gradients",
+    "communication_data_type",
+)
+
+
+def _is_deepspeed(document: Document, root: Mapping) -> bool:
+    parts = (_below(root, key) for key in ("zero_optimization", "fp16", "bf16", "optimizer", "autotuning"))
+    return (
+        document.format is SourceFormat.JSON
+        and any(isinstance(part, Mapping) for part in parts)
+        and (_count(root, *_DEEPSPEED) >= 2 or list(root.by_key) == ["zero_optimization"])
+        and not _count(root, "num_layers", "num-layers", "hidden_size", "hidden-size")  # gpt-neox, or a model
+    )
+
+
+def _is_accelerate(document: Document, root: Mapping) -> bool:
+    kind = _below(root, "distributed_type")
+    return isinstance(kind, Scalar) and (
+        len(root.by_key) <= 2
+        or _count(
+            root,
+            "compute_environment",
+            "num_processes",
+            "num_machines",
+            "mixed_precision",
+            "fsdp_config",
+            "deepspeed_config",
+            "machine_rank",
+        )
+        >= 1
+    )
+
+
+def _is_trl(document: Document, root: Mapping) -> bool:
+    return (
+        isinstance(_below(root, "model_name_or_path"), Scalar)
+        and _count(root, *_TRL) >= 1
+        and _count(root, *_TRAINING_ARGUMENTS, "learning_rate") >= 2
+        and not _count(root, *_OTHER_TRAINERS)
+    )
+
+
+def _is_transformers(document: Document, root: Mapping) -> bool:
+    written = sum(isinstance(_below(root, key), Scalar) for key in _TRAINING_ARGUMENTS)
+    return (
+        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        and written >= 4
+        and _count(root, "per_device_train_batch_size", "num_train_epochs") >= 1
+        and not _count(root, *_OTHER_TRAINERS)
+    )
+
+
+def _is_llamafactory(document: Document, root: Mapping) -> bool:
+    """A config of its trainer, or of its commands that export a model and talk to one."""
+    if document.format not in (SourceFormat.YAML, SourceFormat.JSON) or "model_name_or_path" not in root.by_key:
+        return False
+    if "stage" in root.by_key and "finetuning_type" in root.by_key:
+        return True
+    own = ("finetuning_type", "infer_backend", "export_dir", "cutoff_len", "lora_target", "quantization_bit")
+    return "template" in root.by_key and _count(root, *own) >= 1
+
+
+def _is_llamafactory_v1(document: Document, root: Mapping) -> bool:
+    own = (
+        "dist_config",
+        "kernel_config",
+        "init_config",
+        "peft_config",
+        "quant_config",
+        "model_class",
+        "sample_backend",
+    )
+    return (
+        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        and isinstance(_below(root, "model"), Scalar)
+        and _count(root, *own) >= 2
+        and _count(root, "train_dataset", "micro_batch_size", "sample_backend") >= 1
+    )
+
+
+def _command(root: Mapping) -> str:
+    """The program words of a command in a script."""
+    command = _below(root, "$command")
+    return str(command.value) if isinstance(command, Scalar) else ""
+
+
+def _mapping(root: Mapping, *path: str) -> Mapping | None:
+    node: Node | None = root
+    for key in path:
+        node = _below(node, key) if isinstance(node, Mapping) else None
+    return node if isinstance(node, Mapping) else None
+
+
+def _is_megatron(document: Document, root: Mapping) -> bool:
+    if document.format is SourceFormat.SHELL:
+        # Megatron-DeepSpeed, a fork of years ago with arguments of its own, has --deepspeed besides.
+        return "deepspeed" not in root.by_key and _count(root, *_MEGATRON_FLAGS) >= _FEW_FLAGS
+    arguments = _mapping(root, "MODEL_ARGS")
+    return arguments is not None and any(key.startswith("--") for key in arguments.by_key)
+
+
+_FEW_FLAGS = 3  # that only one framework has together
+_MEGATRON_FLAGS = (
+    "num-layers",
+    "hidden-size",
+    "num-attention-heads",
+    "seq-length",
+    "max-position-embeddings",
+    "micro-batch-size",
+    "global-batch-size",
+    "tensor-model-parallel-size",
+    "pipeline-model-parallel-size",
+    "use-mcore-models",
+)
+
+
+def _is_megatron_bridge(document: Document, root: Mapping) -> bool:
+    train, model = _mapping(root, "train"), _mapping(root, "model")
+    return (
+        train is not None
+        and model is not None
+        and _count(train, "train_iters", "global_batch_size", "micro_batch_size") > 0
+        and not _count(root, "trainer", "policy", "step_scheduler")
+        and _count(root, "optimizer", "scheduler", "checkpoint", "ddp", "dist", "logger", "dataset") > 0
+        and _count(model, "_target_", *_CORE_SIZES, *_CORE_SETTINGS) > 0
+    )
+
+
+_CORE_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+_CORE_SETTINGS = (
+    "seq_length",
+    "sequence_parallel",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_modules",
+    "cpu_offloading",
+    "fine_grained_activation_offloading",
+    "attention_backend",
+)
+
+
+def _is_nemo(document: Document, root: Mapping) -> bool:
+    model = _mapping(root, "model")
+    return (
+        model is not None
+        and _mapping(root, "trainer") is not None
+        and _count(model, "encoder_seq_length", "megatron_amp_O2", "activations_checkpoint_method", *_CORE_SIZES) > 0
+    )
+
+
+def _is_nemo_automodel(document: Document, root: Mapping) -> bool:
+    scheduler, distributed = _mapping(root, "step_scheduler"), _mapping(root, "distributed")
+    return (scheduler is not None and _count(scheduler, "local_batch_size", "global_batch_size") > 0) and (
+        distributed is not None or _mapping(root, "model") is not None
+    )
+
+
+def _is_verl(document: Document, root: Mapping) -> bool:
+    return _mapping(root, "actor_rollout_ref") is not None
+
+
+def _is_ms_swift(document: Document, root: Mapping) -> bool:
+    if document.format is SourceFormat.SHELL:
+        words = _command(root).replace("/", " ").split()
+        return (
+            words[:1] == ["swift"]
+            or (words[:1] == ["megatron"] and words[1:2] != [])
+            or "swift cli" in _command(root).replace("/", " ")
+        )
+    return not _count(root, "base_model", "stage", "finetuning_type") and _count(root, *_SWIFT_KEYS) >= _FEW_SWIFT_KEYS
+
+
+_FEW_SWIFT_KEYS = 2
+_SWIFT_KEYS = (
+    "tuner_type",
+    "train_type",
+    "attn_impl",
+    "split_dataset_ratio",
+    "load_data_args",
+    "mcore_model",
+    "model_author",
+    "vit_gradient_checkpointing",
+    "dataset_num_proc",
+)
+
+
+def _is_vllm(document: Document, root: Mapping) -> bool:
+    if document.format is SourceFormat.SHELL:
+        command = _command(root)
+        return command.startswith("vllm serve") or "vllm.entrypoints.openai.api_server" in command
+    return _is_server(root, _VLLM_KEYS, _SGLANG_KEYS)
+
+
+def _is_sglang(document: Document, root: Mapping) -> bool:
+    if document.format is SourceFormat.SHELL:
+        command = _command(root)
+        return "sglang.launch_server" in command or command.startswith("sglang serve")
+    return _is_server(root, _SGLANG_KEYS, _VLLM_KEYS)
+
+
+def _is_server(root: Mapping, own: frozenset[str], others: frozenset[str]) -> bool:
+    """Whether a flat file has options of one inference engine, and none that another alone has."""
+    names = {key.replace("-", "_") for key in root.by_key}
+    return len(names & own) >= _FEW_SERVER_KEYS and not names & others and not names & _NO_SERVER_KEYS
+
+
+_FEW_SERVER_KEYS = 2
+_VLLM_KEYS = frozenset(
+    (
+        "gpu_memory_utilization",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "kv_cache_memory_bytes",
+        "enable_chunked_prefill",
+        "enforce_eager",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+    )
+)
+_SGLANG_KEYS = frozenset(
+    (
+        "mem_fraction_static",
+        "context_length",
+        "chunked_prefill_size",
+        "max_running_requests",
+        "max_total_tokens",
+        "max_prefill_tokens",
+        "tp_size",
+        "tp",
+        "model_path",
+    )
+)
+_NO_SERVER_KEYS = frozenset(("dataset", "datasets", "trainer", "optimizer", "learning_rate", "output_dir", "stage"))
+
+
 def _is_torchtune(document: Document, root: Mapping) -> bool:
     parts = (
         _below(root, key) for key in ("model", "tokenizer", "dataset", "checkpointer", "optimizer", "metric_logger")
@@ -50,23 +353,26 @@ def _is_torchtune(document: Document, root: Mapping) -> bool:
 
 
 def _is_torchtitan(document: Document, root: Mapping) -> bool:
-    sections = (
-        "job",
-        "training",
-        "parallelism",
-        "activation_checkpoint",
-        "lr_scheduler",
-        "optimizer",
-        "metrics",
-        "model",
-    )
-    tables = [name for name in sections if isinstance(_below(root, name), Mapping)]
-    return (
-        document.format is SourceFormat.TOML
-        and "training" in tables
-        and len(tables) >= 3
-        and any(name in tables for name in ("job", "parallelism", "activation_checkpoint"))
-    )
+    """A TOML file with two of torchtitan's own words: [training] and [model] are anybody's."""
+    sections = {name: below for name in _TITAN_WORDS if isinstance(below := _below(root, name), Mapping)}
+    words = sum(_count(below, *_TITAN_WORDS[name]) for name, below in sections.items())
+    return document.format is SourceFormat.TOML and "training" in sections and len(sections) >= 2 and words >= 2
+
+
+_TITAN_WORDS = {
+    "job": ("dump_folder", "custom_config_module"),
+    "model": ("flavor", "converters", "hf_assets_path"),
+    "training": ("seq_len", "local_batch_size", "mixed_precision_param", "enable_cpu_offload"),
+    "parallelism": (
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "context_parallel_degree",
+        "fsdp_reshard_after_forward",
+    ),
+    "activation_checkpoint": ("mode", "selective_ac_option"),
+}
 
 
 def _is_litgpt(document: Document, root: Mapping) -> bool:
@@ -76,16 +382,18 @@ def _is_litgpt(document: Document, root: Mapping) -> bool:
         and isinstance(train, Mapping)
         and _count(train, "micro_batch_size", "global_batch_size") >= 1
         and _count(root, "checkpoint_dir", "model_name", "model_config") >= 1
-        and _count(root, "data", "eval", "out_dir", "precision", "logger_name", "lora_r", "quantize") >= 2
+        and _count(root, "data", "eval", "out_dir", "precision", "logger_name", "devices", "lora_r", "quantize") >= 2
     )
 
 
 def _is_lightning(document: Document, root: Mapping) -> bool:
     """A config of Lightning's command line, which names classes by class_path: NeMo's have a trainer without."""
     trainer = _below(root, "trainer")
-    if document.format is not SourceFormat.YAML or not isinstance(trainer, Mapping) or "_target_" in trainer.by_key:
+    if document.format is not SourceFormat.YAML or not isinstance(trainer, Mapping):
         return False
-    if _count(root, "defaults", "hydra", "exp_manager"):
+    if _count(root, "defaults", "hydra", "exp_manager") or _count(trainer, "_target_", "class_path"):
+        return False
+    if not _count(trainer, *_TRAINER_WORDS):
         return False
     parts = [_below(root, key) for key in ("model", "data", "optimizer")] + [_below(trainer, "strategy")]
     callbacks = _below(trainer, "callbacks")
@@ -95,13 +403,73 @@ def _is_lightning(document: Document, root: Mapping) -> bool:
     )
 
 
+# Of Lightning's Trainer: at least one stands in every config that says anything of how to train.
+_TRAINER_WORDS = (
+    "accelerator",
+    "devices",
+    "strategy",
+    "precision",
+    "num_nodes",
+    "max_epochs",
+    "max_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gpus",
+)
+
+
+def _is_gpt_neox(document: Document, root: Mapping) -> bool:
+    keys = {key.replace("-", "_") for key in root.by_key}
+    model = {
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "max_position_embeddings",
+        "pos_emb",
+        "attention_config",
+    }
+    return (
+        document.format is SourceFormat.YAML
+        and len(keys & model) >= 2
+        and len(keys & {"pipe_parallel_size", "model_parallel_size", "train_micro_batch_size_per_gpu", "train_iters"})
+        >= 2
+    )
+
+
+def _is_planner_spec(document: Document, root: Mapping) -> bool:
+    model = _below(root, "model")
+    return (
+        document.format is SourceFormat.YAML
+        and isinstance(model, Mapping)
+        and _count(model, "preset", "transformers", "factory") >= 1
+        and all(isinstance(_below(model, key), Scalar | None) for key in ("preset", "transformers", "factory"))
+        and _count(root, "batch", "inputs", "device", "precision", "optimizer", "parallel", "checkpointing") >= 1
+    )
+
+
 # In this order: the first that recognises a file has it, so what is most particular comes first.
 _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("axolotl", _is_axolotl),
+    ("llamafactory", _is_llamafactory),
+    ("llamafactory_v1", _is_llamafactory_v1),
+    ("accelerate", _is_accelerate),
+    ("deepspeed", _is_deepspeed),
     ("torchtune", _is_torchtune),
     ("torchtitan", _is_torchtitan),
     ("litgpt", _is_litgpt),
     ("lightning", _is_lightning),
+    ("megatron", _is_megatron),
+    ("verl", _is_verl),
+    ("ms_swift", _is_ms_swift),
+    ("nemo_automodel", _is_nemo_automodel),
+    ("nemo", _is_nemo),
+    ("megatron_bridge", _is_megatron_bridge),
+    ("vllm", _is_vllm),
+    ("sglang", _is_sglang),
+    ("gpt_neox", _is_gpt_neox),
+    ("planner_spec", _is_planner_spec),
+    ("trl", _is_trl),
+    ("transformers", _is_transformers),
 )
 
 DIALECTS = tuple(dict.fromkeys(dialect for dialect, _ in _SIGNATURES))

@@ -2,18 +2,22 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from planner.errors import ConfigError
-from planner.linting.gitignore import Ignores, below, ignores_at, is_ignored
 from planner.linting.sources import format_of
+from planner.records import record
 
 # What other tools put into a project, and nobody means by "the configs of this directory".
 _OTHERS_DIRECTORIES = frozenset(("node_modules", "site-packages", "__pycache__"))
 _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"  # https://docs.python.org/3/library/venv.html: marks one, whatever its name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+if TYPE_CHECKING:
+    from planner.linting.gitignore import Ignores
+
+
+@record
 class FoundFile:
     """A file to check, as the user would write its path, and whether the user named it."""
 
@@ -21,7 +25,7 @@ class FoundFile:
     is_named: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Discovery:
     """Files in the order of the paths they come from, and directories that could not be listed."""
 
@@ -45,6 +49,8 @@ def discover(paths: Iterable[str]) -> Discovery:
 
 
 def _walk(root: str, unreadable: list[ConfigError]) -> Iterator[FoundFile]:
+    from planner.linting.gitignore import below, ignores_at  # a file that is named needs none of it
+
     # No recursion: the depth of directories is somebody else's choice.
     stack = [_entries(root, ignores_at(root), unreadable)]
     while stack:
@@ -60,9 +66,11 @@ def _walk(root: str, unreadable: list[ConfigError]) -> Iterator[FoundFile]:
 
 
 def _entries(
-    directory: str, ignores: Ignores | None, unreadable: list[ConfigError]
-) -> Iterator[tuple["os.DirEntry[str]", Ignores | None]]:
+    directory: str, ignores: "Ignores | None", unreadable: list[ConfigError]
+) -> Iterator[tuple["os.DirEntry[str]", "Ignores | None"]]:
     """What is to be looked at in a directory: directories to enter, and regular files that may be configs."""
+    from planner.linting.gitignore import is_ignored
+
     try:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
@@ -72,7 +80,7 @@ def _entries(
     absolute = os.path.abspath(directory)
     for entry in found:
         is_directory = entry.is_dir(follow_symlinks=False)
-        if not (_is_entered(entry) if is_directory else format_of(entry.name) is not None and entry.is_file()):
+        if not (_is_entered(entry) if is_directory else _may_be_config(entry)):
             continue
         if not is_ignored(ignores, os.path.join(absolute, entry.name), is_directory=is_directory):
             yield entry, ignores
@@ -82,3 +90,10 @@ def _is_entered(entry: "os.DirEntry[str]") -> bool:
     if entry.name.startswith(".") or entry.name in _OTHERS_DIRECTORIES:
         return False
     return not os.path.exists(os.path.join(entry.path, _VIRTUAL_ENVIRONMENT))
+
+
+def _may_be_config(entry: "os.DirEntry[str]") -> bool:
+    if format_of(entry.name) is None:
+        return False
+    # Of a link, os.path says no where the entry itself would raise, such as for one that leads to itself.
+    return os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file()

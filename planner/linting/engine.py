@@ -1,25 +1,26 @@
 """Runs the rules over one file."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from planner.configs.config import Config
+from planner.configs.config import Config, Setting
 from planner.configs.dialect import Version, load_dialect, parse_version
-from planner.configs.tree import Document
+from planner.configs.tree import Document, Sequence, SourceFormat
 from planner.configs.tree import Mapping as MappingNode
 from planner.diagnostics import Finding, Rule
+from planner.linting import MARK
 from planner.linting.detection import detect
-from planner.linting.dialects import read_facts
+from planner.linting.dialects import merged_facts, read_environment, read_facts, settings_root
+from planner.linting.links import linked_roots
 from planner.linting.sources import format_of, parse
-from planner.linting.suppression import reports_about, suppress
-from planner.rules import load_rule, rules_for
+from planner.records import record, replace
+from planner.rules import RuleEntry, load_rule, rules_for
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Options:
     """What to check.
 
@@ -30,7 +31,7 @@ class Options:
         target_versions: By dialect, the release to check against instead of the newest known.
     """
 
-    is_selected: Callable[[Rule], bool] = lambda rule: not rule.opt_in
+    is_selected: Callable[[RuleEntry], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
     device: "DeviceProfile | None" = None
     target_versions: Mapping[str, Version] | None = None
@@ -47,39 +48,100 @@ def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | N
 
 
 def lint_document(document: Document, options: Options) -> tuple[Finding, ...] | None:
-    """The findings of a document in its order; None when it is no training config."""
-    config = config_of(document, options)
-    if config is None:
-        return None
-    rules = [rule for entry in rules_for(config.dialect.name) if _runs(rule := load_rule(entry), options)]
-    findings = [Finding(rule=rule, report=report) for rule in rules for report in rule.find(config)]
-    suppressed = suppress(document, findings, rules)
-    rule_by_name = {rule.name: rule for rule in rules}
-    about_comments = [
-        Finding(rule=rule_by_name[name], report=report)
-        for name, report in reports_about(document, suppressed)
-        if name in rule_by_name
+    """The findings of a document in its order, then those of files it names; None when it is no training config."""
+    configs = configs_of(document, options)
+    return None if not configs else _lint(document, configs, options)
+
+
+def _lint(document: Document, configs: list[Config], options: Options) -> tuple[Finding, ...]:
+    parts = [part for config in configs for part in (config, *config.linked)]
+    rules: dict[str, Rule] = {}
+    findings: list[Finding] = []
+    for part in parts:
+        if part.document is document:
+            chosen = [load_rule(entry) for entry in rules_for(part.dialect.name) if _runs(entry, options)]
+            rules.update((rule.name, rule) for rule in chosen)
+            findings += [Finding(rule=rule, report=report) for rule in chosen for report in rule.find(part)]
+    findings = _distinct(findings)
+    if MARK in document.text:
+        findings = _unsuppressed(document, findings, rules)
+    own = sorted(findings, key=lambda found: (found.report.place.start, found.rule.code))
+    others = [
+        found for part in parts if part.document is not document for found in _lint(part.document, [part], options)
     ]
-    return tuple(
-        sorted((*suppressed.findings, *about_comments), key=lambda found: (found.report.place.start, found.rule.code))
-    )
+    return (*own, *_distinct(others))
 
 
-def _runs(rule: Rule, options: Options) -> bool:
-    return options.is_selected(rule) and (options.device is not None or not rule.needs_device)
+def _unsuppressed(document: Document, findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+    """The findings that no comment silences, and those about such comments."""
+    from planner.linting.suppression import reports_about, suppress  # for the few files that have any
+
+    suppressed = suppress(document, findings, rules.values())
+    about_comments = [
+        Finding(rule=rules[name], report=report)
+        for name, report in reports_about(document, suppressed)
+        if name in rules
+    ]
+    return [*suppressed.findings, *about_comments]
 
 
-def config_of(document: Document, options: Options) -> Config | None:
-    """The config that a document is; None when it is no training config."""
-    name = options.dialect or detect(document)
-    if name is None or not isinstance(document.root, MappingNode):
-        return None
-    dialect = load_dialect(name)
-    versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
-    config = Config(document=document, root=document.root, dialect=dialect, versions=versions)
-    config = replace(config, facts=read_facts(config))
+def _distinct(findings: list[Finding]) -> list[Finding]:
+    """Each finding once: commands of a script share the variables that their flags stand in, and files they name."""
+    by_place = {}
+    for found in findings:
+        place = found.report.place
+        by_place[found.rule.code, place.document.path, place.start, place.end, found.report.message] = found
+    return list(by_place.values())
+
+
+def _runs(entry: RuleEntry, options: Options) -> bool:
+    return options.is_selected(entry) and (options.device is not None or not entry.needs_device)
+
+
+def configs_of(document: Document, options: Options) -> list[Config]:
+    """The configs in a document, of a shell script one for each training command; none when it is no config."""
+    roots = _roots(document)
+    if options.dialect is None:
+        found = [(root, name) for root in roots if (name := detect(document, root))]
+    else:
+        # Of a script, the command that is meant is the one with the most to say.
+        longest = max(roots, key=lambda root: len(root.entries), default=None)
+        found = [] if longest is None else [(longest, options.dialect)]
+    configs = [_config(name, document, root, options) for root, name in found]
     if options.device is None:
-        return config
+        return configs
     from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
 
-    return replace(config, prospect=prospects(options.device))
+    prospect = prospects(options.device)
+    return [replace(config, prospect=prospect) for config in configs]
+
+
+def _roots(document: Document) -> list[MappingNode]:
+    root = document.root
+    if isinstance(root, Sequence) and document.format is SourceFormat.SHELL:
+        return [command for command in root.items if isinstance(command, MappingNode)]
+    return [root] if isinstance(root, MappingNode) else []
+
+
+def _config(
+    name: str,
+    document: Document,
+    root: MappingNode,
+    options: Options,
+    named_by: tuple[Setting, Config] | None = None,
+) -> Config:
+    dialect = load_dialect(name)
+    versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
+    if named_by is not None and dialect.part_of is not None:
+        versions = {**named_by[1].versions, name: named_by[1].versions[dialect.part_of]}
+    setting = None if named_by is None else named_by[0]
+    config = Config(document=document, root=root, dialect=dialect, versions=versions, named_by=setting)
+    config = replace(config, environment=read_environment(config))
+    config = replace(config, root=settings_root(config))
+    if named_by is None:  # one step: what a named file names itself is not followed, so that there is no loop
+        linked = tuple(
+            _config(other, its_document, its_root, options, (setting, config))
+            for other, setting, its_document, its_root in linked_roots(config)
+        )
+        config = replace(config, linked=linked)
+    return replace(config, facts=merged_facts(read_facts(config), config.linked))

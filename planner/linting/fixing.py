@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from planner.diagnostics import Edit, Finding, Fix, FixSafety
+from planner.records import record
 
 MAX_ROUNDS = 20  # a fix can make room for another; more rounds would mean two fixes that undo each other
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fixed:
     """A file after fixing.
 

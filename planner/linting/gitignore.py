@@ -6,14 +6,15 @@ Left out: core.excludesFile, which belongs to one person, and that git goes on t
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from planner.records import record
 
 GITIGNORE = ".gitignore"
 _MARKER = ".git"
 _OWN_EXCLUDES = os.path.join(_MARKER, "info", "exclude")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Pattern:
     """A line: what it matches, relative to the directory of its file, and what that means."""
 
@@ -23,7 +24,7 @@ class _Pattern:
     only_names: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ignores:
     """What holds in a directory: the patterns of its own file and of those above it.
 
@@ -90,8 +91,8 @@ def _patterns(lines: list[str]) -> Iterator[_Pattern]:
         is_ignored = not text.startswith("!")
         text = text if is_ignored else text[1:]
         only_directories = text.endswith("/")
-        text = text.rstrip("/")
-        regex = _regex(text.lstrip("/"))
+        text = text.removesuffix("/")
+        regex = _regex(text.removeprefix("/"))
         if text and regex is not None:
             yield _Pattern(
                 regex=regex, is_ignored=is_ignored, only_directories=only_directories, only_names="/" not in text
@@ -101,8 +102,8 @@ def _patterns(lines: list[str]) -> Iterator[_Pattern]:
 _TOKENS = re.compile(
     r"""
     (?P<first>\A\*\*/) | (?P<within>/\*\*/) | (?P<last>/\*\*\Z)
-    | (?P<set>\[[!^]?\]?(?:\\.|[^\]\\])*\])
-    | \\(?P<escaped>.) | (?P<stars>\*+) | (?P<any>\?) | (?P<plain>.)
+    | (?P<set>\[[!^]?+\]?+(?:\\.|[^\]\\])*\])
+    | \\(?P<escaped>.) | (?P<stars>\*+) | (?P<any>\?) | (?P<open>[\[\\]) | (?P<plain>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -110,10 +111,12 @@ _REGEX_BY_TOKEN = {"first": "(?:.*/)?", "within": "/(?:.*/)?", "last": "/.+", "s
 
 
 def _regex(pattern: str) -> re.Pattern[str] | None:
-    """The pattern as a regular expression; None for one that can match nothing, such as [z-a]."""
+    """The pattern as a regular expression; None for one that can match nothing, such as [z-a] or [a."""
     parts: list[str] = []
     for token in _TOKENS.finditer(pattern):
         kind, text = token.lastgroup or "", token[token.lastgroup or 0]
+        if kind == "open":
+            return None
         if kind == "set":
             parts.append(_set(text))
         else:

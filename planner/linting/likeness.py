@@ -28,7 +28,7 @@ def looks_like(text: str, path: str) -> str | None:
         return None
     entries = [Entry(match[1], match.start(1), match.end(1), _UNKNOWN) for match in pattern.finditer(text)]
     root = Mapping(0, len(text), entries, [])
-    return detect(Document(path=path, text=text, format=source_format, root=root))
+    return detect(Document(path=path, text=text, format=source_format, root=root), root)
 
 
 _UNKNOWN = Scalar(0, 0, None)

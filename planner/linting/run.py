@@ -5,28 +5,26 @@ Nothing is printed or written here: a run says which texts fixing has changed, a
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.configs.dialect import Version
-from planner.diagnostics import Finding, FixSafety, Rule
+from planner.diagnostics import Finding, FixSafety
 from planner.errors import ConfigError
 from planner.files import read_bytes
 from planner.linting.configuration import LintConfiguration, configuration_for, target_version
 from planner.linting.discovery import FoundFile, discover
 from planner.linting.engine import Options, lint_text
-from planner.linting.fixing import fix_text
-from planner.linting.likeness import looks_like
 from planner.linting.selection import Selection, check_words, is_selected
 from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of
+from planner.records import field, record
+from planner.rules import RuleEntry
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Request:
     """What is asked of a run. It goes before what configuration files say.
 
@@ -50,7 +48,7 @@ class Request:
     fix: FixSafety | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Change:
     """What fixing makes of a file.
 
@@ -67,7 +65,7 @@ class Change:
     fixed: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LintRun:
     """What checking some files has found.
 
@@ -170,7 +168,7 @@ class _Checker:
 
     def check_file(self, file: FoundFile) -> None:
         is_meant = file.is_named and not self.request.skip_unknown
-        if not is_meant and (format_of(file.path) is None or self.configuration(file.path).excludes(Path(file.path))):
+        if not is_meant and (format_of(file.path) is None or self.configuration(file.path).excludes(file.path)):
             return
         try:
             content = read_bytes(file.path, error_type=ConfigError, max_bytes=MAX_FILE_BYTES)
@@ -189,7 +187,7 @@ class _Checker:
             text = decode(content)
             findings = self.lint_text(text, path)
         except SourceError as error:
-            if is_meant or looks_like(text, path):
+            if is_meant or _looks_like_config(text, path):
                 self.unreadable.append(_located(error, content, path))
             return
         if findings is None:
@@ -197,7 +195,7 @@ class _Checker:
             return
         self.checked.append(path)
         if self.request.fix is not None and any(found.report.fix for found in findings):
-            findings = self.fix(text, path)
+            findings = self.fix(text, path, findings)
         for found in findings:
             place = found.report.place
             key = (place.document.path, place.start, place.end, found.rule.code, found.report.message)
@@ -206,26 +204,38 @@ class _Checker:
     def lint_text(self, text: str, path: str) -> tuple[Finding, ...] | None:
         return lint_text(text, path, self.options(path))
 
-    def fix(self, text: str, path: str) -> tuple[Finding, ...]:
+    def fix(self, text: str, path: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """What is left to be found after fixing, which is kept as a change."""
+        from planner.linting.fixing import fix_text  # only for those who ask
 
         def lint(text: str) -> tuple[Finding, ...]:
             return self.lint_text(text, path) or ()
 
-        fixed = fix_text(text, lint, unsafe=self.request.fix is FixSafety.UNSAFE)
+        try:
+            fixed = fix_text(text, lint, unsafe=self.request.fix is FixSafety.UNSAFE)
+        except SourceError as error:
+            message = (
+                f"fixing would make it {error.message}; it is left as it is: please report this mistake of planner"
+            )
+            self.unreadable.append(ConfigError(message, path=path))
+            return findings
         if fixed.text != text:
             change = Change(path=path, before=text, after=fixed.text, fixed=fixed.fixed)
             self.changes.append(change)
         return fixed.remaining
 
     def configuration(self, path: str) -> LintConfiguration:
-        return LintConfiguration() if self.request.is_isolated else configuration_for(Path(path).absolute().parent)
+        return (
+            LintConfiguration()
+            if self.request.is_isolated
+            else configuration_for(os.path.dirname(os.path.abspath(path)))
+        )
 
     def options(self, path: str) -> Options:
         """What to check in a file."""
         configuration = self.configuration(path)
         asked = self.request.selection
-        ignored = (*asked.ignore, *configuration.ignored_in(Path(path)))
+        ignored = (*asked.ignore, *configuration.ignored_in(path))
         selection = (
             Selection(select=asked.select, extend=asked.extend, ignore=ignored)
             if asked.select
@@ -244,7 +254,7 @@ class _Checker:
 
 
 @cache
-def _is_selected_by(selection: Selection) -> Callable[[Rule], bool]:
+def _is_selected_by(selection: Selection) -> Callable[[RuleEntry], bool]:
     """Whether a rule runs, worked out once for each rule: files are many."""
     return cache(partial(is_selected, selection))
 
@@ -252,7 +262,7 @@ def _is_selected_by(selection: Selection) -> Callable[[Rule], bool]:
 def _device_of(configuration: LintConfiguration) -> "DeviceProfile | None":
     if configuration.device is None or configuration.path is None:
         return None
-    return _device(configuration.device, str(configuration.path.parent))
+    return _device(configuration.device, os.path.dirname(configuration.path))
 
 
 @cache
@@ -260,6 +270,12 @@ def _device(name: str, directory: str) -> "DeviceProfile":
     from planner.device import load_device  # only for those who have one
 
     return load_device(name, directory=directory)
+
+
+def _looks_like_config(text: str, path: str) -> bool:
+    from planner.linting.likeness import looks_like  # only where something is wrong
+
+    return looks_like(text, path) is not None
 
 
 def _located(error: SourceError, content: bytes, path: str) -> ConfigError:

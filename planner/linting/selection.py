@@ -1,11 +1,11 @@
 """Which rules run: codes, prefixes of codes, names, and ALL, where the more particular word has the last say."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from planner.diagnostics import Rule
 from planner.errors import PlannerError
-from planner.rules import RULES
+from planner.records import record
+from planner.rules import RULES, RuleEntry
 
 ALL = "ALL"
 
@@ -22,7 +22,7 @@ class SelectionError(PlannerError):
         self.word = word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Selection:
     """Which rules run.
 
@@ -37,18 +37,18 @@ class Selection:
     ignore: tuple[str, ...] = ()
 
 
-def names_rule(word: str, rule: Rule) -> bool:
+def names_rule(word: str, rule: Rule | RuleEntry) -> bool:
     """Whether a word means a rule: its code, the beginning of it, its name, or ALL."""
     return word == rule.name or rule.code.startswith(word) or word == ALL
 
 
-def _weight(words: Iterable[str], rule: Rule) -> int:
+def _weight(words: Iterable[str], rule: Rule | RuleEntry) -> int:
     """How particular the most particular of the words is that mean the rule; 0 when none does."""
     weights = {ALL: 1, rule.name: len(rule.code) + 1}
     return max((weights.get(word, len(word) + 1) for word in words if names_rule(word, rule)), default=0)
 
 
-def is_selected(selection: Selection, rule: Rule) -> bool:
+def is_selected(selection: Selection, rule: Rule | RuleEntry) -> bool:
     """Whether the rule runs.
 
     A rule that is opt-in needs its code, its name or a prefix: ALL is asked to be quiet too, so it brings them as well.

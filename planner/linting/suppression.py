@@ -10,19 +10,19 @@ In brackets stand codes, prefixes of codes, or names of rules; what follows is t
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from planner.configs.tree import Comment, Document, Entry, Mapping, Node
 from planner.configs.tree import Sequence as SequenceNode
 from planner.diagnostics import Edit, Finding, Fix, FixSafety, Place, Report, Rule
+from planner.linting import MARK
 from planner.linting.selection import names_rule
+from planner.records import record
 
-MARK = "planner:"
 _FORM = re.compile(r"#+\s*planner:\s*(?P<verb>[\w-]+)\s*(?P<rules>\[[^\]]*\])?(?P<reason>.*)")
 _VERBS = ("ignore", "ignore-file")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Suppression:
     """A comment that silences findings.
 
@@ -39,7 +39,7 @@ class Suppression:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Suppressed:
     """What is left after suppression.
 

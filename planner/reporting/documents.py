@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.graph import StaticMemory
 from planner.plan import Retention
+from planner.records import as_dict
 from planner.reporting.link import LinkUse
 from planner.reporting.summary import InfeasibleSummary, NothingSummary, PlanSummary, TraceSummary
 from planner.simulation.reserved import Reserved
@@ -121,7 +122,7 @@ def infeasible_document(summary: InfeasibleSummary) -> Document:
         "smallest_peak_bytes": summary.smallest_peak_bytes,
         "smallest_peak_at": summary.smallest_peak_at,
         "bound_bytes": summary.bound_bytes,
-        "ways_out": [asdict(way) for way in summary.ways_out],
+        "ways_out": [as_dict(way) for way in summary.ways_out],
         "plan": None,
         "notes": list(summary.notes),
     }

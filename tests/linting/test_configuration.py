@@ -14,7 +14,7 @@ from planner.linting.configuration import (
 
 
 def read(text: str, name: str = ".planner.toml") -> LintConfiguration | None:
-    return read_configuration(text.encode(), Path("/repository") / name)
+    return read_configuration(text.encode(), f"/repository/{name}")
 
 
 def test_every_setting_is_read() -> None:
@@ -33,7 +33,7 @@ baseline = "known.json"
 axolotl = "0.12"
 """
     assert read(text) == LintConfiguration(
-        path=Path("/repository/.planner.toml"),
+        path="/repository/.planner.toml",
         select=("KEY",),
         extend_select=("OF101",),
         ignore=("misspelt-key",),
@@ -51,7 +51,7 @@ def test_a_pyproject_without_our_table_is_none_so_that_the_next_one_above_counts
 
 
 def test_an_empty_planner_toml_is_a_configuration_so_that_it_ends_the_search() -> None:
-    assert read("") == LintConfiguration(path=Path("/repository/.planner.toml"))
+    assert read("") == LintConfiguration(path="/repository/.planner.toml")
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_the_nearest_configuration_counts_alone(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     (tmp_path / "a" / ".planner.toml").write_text("[lint]\nignore = ['KEY002']\n")
     configuration_for.cache_clear()
-    assert configuration_for(tmp_path).ignore == ("KEY001",)
-    assert configuration_for(inner).ignore == ("KEY002",)
-    assert configuration_for(inner).select == ()
+    assert configuration_for(str(tmp_path)).ignore == ("KEY001",)
+    assert configuration_for(str(inner)).ignore == ("KEY002",)
+    assert configuration_for(str(inner)).select == ()
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_the_nearest_configuration_counts_alone(tmp_path: Path) -> None:
 def test_patterns_are_relative_to_the_configuration_and_cover_directories(
     matches: bool, pattern: str, path: str
 ) -> None:
-    configuration = LintConfiguration(path=Path("/repository/.planner.toml"), exclude=(pattern,))
-    assert matches == configuration.excludes(Path(path))
+    configuration = LintConfiguration(path="/repository/.planner.toml", exclude=(pattern,))
+    assert matches == configuration.excludes(path)
 
 
 def test_a_file_is_spared_by_every_pattern_that_it_matches() -> None:
     configuration = LintConfiguration(
-        path=Path("/repository/.planner.toml"), per_file_ignores={"*.json": ("KEY",), "x/*": ("OF101",), "y": ("RC",)}
+        path="/repository/.planner.toml", per_file_ignores={"*.json": ("KEY",), "x/*": ("OF101",), "y": ("RC",)}
     )
-    assert configuration.ignored_in(Path("/repository/x/a.json")) == ("KEY", "OF101")
+    assert configuration.ignored_in("/repository/x/a.json") == ("KEY", "OF101")

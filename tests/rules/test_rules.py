@@ -1,15 +1,18 @@
 """Every rule against its own examples, in tests/rules/data/<name>/.
 
-Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands in
-<file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files are
-there to be referred to. Set UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
+Files named bad* must trigger the rule and nothing else of what is on by default; what is reported, and where, stands
+in <file>.expected. Files named near* nearly trigger it, good* do it right: on both the rule is silent. Other files
+are there to be referred to. A comment "# target-version: vllm=0.27" checks the file against that release. Set
+UPDATE_EXPECTED=1 to write the .expected files anew, and read them before committing.
 """
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from planner.configs.dialect import Version, parse_version
 from planner.device import load_device
 from planner.diagnostics import Finding, Rule
 from planner.linting.engine import Options, lint_text
@@ -28,10 +31,18 @@ def findings(path: Path) -> tuple[Finding, ...]:
     name = path.parent.name.replace("_", "-")
     own = load_rule(next(entry for entry in RULES if entry.name == name))
     device = load_device(DEVICE) if own.needs_device else None
-    options = Options(is_selected=lambda rule: not rule.opt_in or rule.name == name, device=device)
+    options = Options(
+        is_selected=lambda rule: not rule.opt_in or rule.name == name,
+        device=device,
+        target_versions=target_versions(path.read_text()),
+    )
     found = lint_text(path.read_text(), str(path), options)
     assert found is not None, f"{path} is of no known dialect"
     return found
+
+
+def target_versions(text: str) -> dict[str, Version]:
+    return {name: parse_version(version) for name, version in re.findall(r"# target-version: (\w+)=([\d.]+)", text)}
 
 
 def rendered(finding: Finding) -> str:
@@ -67,7 +78,7 @@ def test_on_a_near_miss_and_a_good_example_the_rule_is_silent(path: Path) -> Non
 @pytest.mark.parametrize("entry", RULES, ids=lambda entry: entry.name)
 def test_a_rule_is_one_module_with_examples_and_a_source(entry: RuleEntry) -> None:
     rule: Rule = load_rule(entry)
-    assert (entry.code, entry.name, entry.dialects) == (rule.code, rule.name, " ".join(rule.dialects))
+    assert entry == (rule.code, rule.name, " ".join(rule.dialects), rule.opt_in, rule.needs_device)
     for kind in ("bad", "near", "good"):
         assert list((DATA / rule.name.replace("-", "_")).glob(f"{kind}*")), f"{rule.name} has no {kind} example"
     assert rule.sources

@@ -1,10 +1,16 @@
 """What a torchtitan TOML file asks for."""
 
 from planner.configs.config import Config
-from planner.configs.facts import Checkpointing, Fact, Facts, Sharding
+from planner.configs.facts import Checkpointing, Fact, Facts, Loss, Sharding
 from planner.linting.dialects import simple_facts
 
 _DTYPES = ("bfloat16", "float32")
+# By model.flavor. Source: torchtitan 0.2.2, torchtitan/models/llama3/__init__.py
+_LLAMA3 = {
+    "8B": "meta-llama/Meta-Llama-3-8B",
+    "70B": "meta-llama/Meta-Llama-3-70B",
+    "405B": "meta-llama/Llama-3.1-405B",
+}
 
 
 def read(config: Config) -> Facts:
@@ -19,8 +25,18 @@ def read(config: Config) -> Facts:
         batch = config.number("validation.local_batch_size")
         if isinstance(batch, int):
             facts["eval_batch"] = Fact(value=batch, setting=config.get("validation.local_batch_size"))
+    flavor = config.value("model.flavor")
+    if config.value("model.name") == "llama3" and isinstance(flavor, str) and flavor in _LLAMA3:
+        facts["model"] = Fact(value=_LLAMA3[flavor], setting=config.get("model.flavor"))
+    dtype = config.value("training.dtype")
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        facts["parameter_dtype"] = Fact(value=dtype, setting=config.get("training.dtype"))
+    shards, replicas = (config.number(f"parallelism.data_parallel_{kind}_degree") for kind in ("shard", "replicate"))
+    if isinstance(shards, int) and shards > 0 and replicas == 1:
+        facts["data_parallel"] = Fact(value=shards, setting=config.get("parallelism.data_parallel_shard_degree"))
     return Facts(
         **facts,
+        loss=Fact(value=Loss.FULL),
         compute_dtype=_compute_dtype(config),
         compile=_compile(config),
         checkpointing=_checkpointing(config),

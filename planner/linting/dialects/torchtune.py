@@ -40,7 +40,7 @@ def read(config: Config) -> Facts:
         facts["optimizer_in_backward"] = Fact(value=config.on("optimizer_in_bwd") is not None, setting=in_backward)
     dtype = config.get("dtype")
     if dtype is not None and isinstance(dtype.value, str) and dtype.value in _DTYPES:
-        facts["compute_dtype"] = Fact(value=_DTYPES[dtype.value], setting=dtype)
+        facts["compute_dtype"] = facts["parameter_dtype"] = Fact(value=_DTYPES[dtype.value], setting=dtype)
     compiled = config.get("compile")
     if compiled is None or isinstance(compiled.value, bool):
         facts["compile"] = Fact(value=compiled is not None and compiled.value is True, setting=compiled)

@@ -69,9 +69,9 @@ def parse(text: str, path: str, source_format: SourceFormat) -> Document:
     """
     if len(text) > MAX_FILE_BYTES:
         raise SourceError(f"more than {MAX_FILE_BYTES:,} characters, which is no config that people write")
-    forbidden = _FORBIDDEN.search(text)
+    forbidden = _forbidden(text)
     if forbidden is not None:
-        raise SourceError(f"the character U+{ord(forbidden[0]):04X}, which no text has", offset=forbidden.start())
+        raise SourceError(f"the character U+{ord(text[forbidden]):04X}, which no text has", offset=forbidden)
     # Imported by name, so that a file costs only its own format's reader.
     reader = import_module(f"planner.linting.sources.{source_format}")
     document: Document = reader.parse(text, path)
@@ -83,3 +83,15 @@ def is_alone(text: str, offset: int) -> bool:
     while offset and text[offset - 1] in " \t\ufeff":
         offset -= 1
     return offset == 0 or text[offset - 1] == "\n"
+
+
+def _forbidden(text: str) -> int | None:
+    """The offset of a NUL, which marks binary data, or of half a surrogate pair, which UTF-8 cannot hold; or None."""
+    nul = text.find("\0")
+    if nul >= 0:
+        return nul
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None

@@ -1,7 +1,8 @@
 """YAML with the place of every key and value, from PyYAML's events: no loader, so that no tag can make an object.
 
 Plain scalars are read as YAML 1.1, as PyYAML does for most frameworks, but "1e-5" is a number, as the frameworks that
-use another loader or convert by type see it. Only the first document of a file is read.
+use another loader or convert by type see it. "1:30" and dates are the text that was written, and so are keys: `on: x`
+has the key "on". A number of more than 300 digits is text. Only the first document of a file is read.
 """
 
 import re
@@ -11,7 +12,8 @@ from typing import Any
 import yaml
 
 from planner.configs.tree import Comment, Document, Entry, Mapping, Node, Scalar, Sequence, SourceFormat
-from planner.linting.sources import MAX_DEPTH, MAX_NODES, SourceError
+from planner.linting import MARK
+from planner.linting.sources import MAX_DEPTH, MAX_NODES, SourceError, is_alone
 
 try:
     from yaml import CSafeLoader as _Loader  # its scanner is in C: thirty times faster
@@ -28,9 +30,11 @@ _BOOLS = {
 }
 _INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)")
 _FLOAT = re.compile(
-    r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
 )
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _MOST_DIGITS = 300  # of a number; Python refuses to read thousands
+_SHOWN = 60  # characters of a tag
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _PLAIN_TAGS = frozenset(_TAG_PREFIX + name for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
@@ -41,8 +45,12 @@ def parse(text: str, path: str) -> Document:
     Raises:
         SourceError: The text is not YAML, is nested or repeated beyond the limits, or uses tags that make objects.
     """
+    # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
+    # A byte-order mark, which its marks would not count, becomes an empty line.
+    source = f"\n{text[1:]}" if text.startswith("\ufeff") else text
     try:
-        root = _Builder(yaml.parse(text, Loader=_Loader)).document()
+        builder = _Builder(iter(_Loader(source).get_event, None))
+        root = builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = ", ".join(part for part in (error.context, error.problem) if part)
@@ -54,22 +62,32 @@ def parse(text: str, path: str) -> Document:
         text=text,
         format=SourceFormat.YAML,
         root=root,
-        comments=tuple(_comments(text)) if "#" in text else (),
+        comments=tuple(_comments(text[: builder.end], builder.not_plain)) if MARK in text else (),
     )
 
 
 class _Builder:
-    """Builds nodes from PyYAML's untyped events on an explicit stack, counting what aliases expand to."""
+    """Builds nodes from PyYAML's untyped events on an explicit stack, counting what aliases expand to.
+
+    Attributes:
+        end: Where the first document ends.
+        not_plain: Start, end and style of every scalar that a # may be in, in their order.
+    """
 
     def __init__(self, events: Iterable[Any]) -> None:
         self.events = iter(events)
         self.anchors: dict[str, tuple[Node, int]] = {}
+        self.end: int | None = None
+        self.not_plain: list[tuple[int, int, str]] = []
 
     def document(self) -> Node:
         """The root of the first document; a null for an empty file."""
         for event in self.events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                return self.node()
+            if type(event) is yaml.DocumentStartEvent:
+                root = self.node()
+                next(self.events)  # the document's end
+                self.end = next(self.events).start_mark.index  # of the next one's, or of the file's
+                return root
         return Scalar(0, 0, None)
 
     def node(self) -> Node:
@@ -79,8 +97,11 @@ class _Builder:
             kind = type(event)
             node: Node
             if kind is yaml.ScalarEvent:
-                node, size = _scalar(event, is_key=bool(stack) and stack[-1].expects_key), 1
+                is_key = bool(stack) and stack[-1].is_mapping and len(stack[-1].parts) % 2 == 0
+                node, size = _scalar(event, is_key=is_key), 1
                 anchor = event.anchor
+                if event.style:
+                    self.not_plain.append((node.start, node.end, event.style))
             elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
                 _check_tag(event)
                 if len(stack) == MAX_DEPTH:
@@ -119,10 +140,6 @@ class _Frame:
         self.parts: list[tuple[Node, int, int]] = []
         self.size = 1
 
-    @property
-    def expects_key(self) -> bool:
-        return self.is_mapping and len(self.parts) % 2 == 0
-
     def add(self, node: Node, size: int, event: Any) -> None:
         """Appends what comes next. Its place is the event's: an alias has its own, away from what it names."""
         self.size += size
@@ -147,11 +164,19 @@ class _Frame:
                 raise SourceError("expected a text key, found a list or mapping", offset=start)
             name = str(key.value)
             if name == _MERGE_KEY and not key.quoted:
-                sources = value.items if isinstance(value, Sequence) else [value]
-                merges += [source for source in sources if isinstance(source, Mapping)]
+                merges[:0] = _merged(value, start)  # a later one wins, but within a list the first
             else:
                 entries.append(Entry(name, start, key_end, value))
         return Mapping(self.start, end, entries, merges)
+
+
+def _merged(value: Node, start: int) -> list[Mapping]:
+    """The mappings that a merge key names."""
+    sources = value.items if isinstance(value, Sequence) else [value]
+    mappings = [source for source in sources if isinstance(source, Mapping)]
+    if len(mappings) < len(sources):
+        raise SourceError("not valid YAML: expected a mapping or a list of mappings after <<", offset=start)
+    return mappings
 
 
 _ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
@@ -160,7 +185,7 @@ _ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 def _check_tag(event: Any) -> None:
     tag = event.tag
     if tag is not None and tag not in _PLAIN_TAGS and tag != "!":
-        shown = tag.replace(_TAG_PREFIX, "!!")
+        shown = tag.replace(_TAG_PREFIX, "!!")[:_SHOWN]
         raise SourceError(f"the tag {shown} is not allowed; only plain values are", offset=event.start_mark.index)
 
 
@@ -191,24 +216,26 @@ def plain_value(text: str) -> str | int | float | bool | None:
             return sign * int(digits, base)
         except ValueError:  # "0x_"
             return text
-    if _FLOAT.fullmatch(text) and any(character.isdigit() for character in digits):
-        return float(digits)
     if _FLOAT.fullmatch(text):
-        return float(digits.lower().replace(".", "", 1)) if len(digits) > 1 else text
-    return text
+        return float(digits)
+    return float(digits.replace(".", "", 1)) if _NOT_FINITE.fullmatch(text) else text
 
 
-# A # begins a comment at the start of a line or after a space; quoted text is skipped over. Block scalars are not
-# recognised: a "comment" in one is harmless, since only those that name the planner are ever looked at.
-_COMMENT_OR_QUOTED = re.compile(
-    r"""(?:^|(?<=[\s\[{,:]))(?:"(?:\\.|[^"\\])*"|'(?:''|[^'])*')|(?:^|(?<=\s))#[^\n]*""", re.M
-)
+_COMMENT = re.compile(r"(?:^|(?<=[\s\ufeff]))#[^\n]*", re.M)
 
 
-def _comments(text: str) -> Iterator[Comment]:
-    for match in _COMMENT_OR_QUOTED.finditer(text):
-        if match[0].startswith("#"):
-            line_start = text.rfind("\n", 0, match.start()) + 1
-            yield Comment(
-                start=match.start(), text=match[0].rstrip(), alone=not text[line_start : match.start()].strip()
-            )
+def _comments(text: str, not_plain: list[tuple[int, int, str]]) -> Iterator[Comment]:
+    """The comments: a # that begins a word, except in quotes and in block scalars."""
+    position = 0
+    number = 0
+    while (match := _COMMENT.search(text, position)) is not None:
+        while number < len(not_plain) and not_plain[number][1] <= match.start():
+            number += 1
+        if number < len(not_plain) and not_plain[number][0] < match.start():
+            start, end, style = not_plain[number]
+            is_header = style in ("|", ">") and "\n" not in text[start : match.start()]
+            if not is_header:
+                position = end
+                continue
+        yield Comment(start=match.start(), text=match[0].rstrip(), alone=is_alone(text, match.start()))
+        position = match.end()

@@ -15,6 +15,8 @@ FORMATS = ("full", "concise", "json", "sarif", "github", "gitlab", "junit")
 
 def render(run: "LintRun", output_format: str, *, is_coloured: bool = False) -> str:
     """The run as text of a format, one of `FORMATS`; colours are for terminals, and only in the full format."""
+    if output_format in ("full", "concise") and not run.findings:
+        return ""
     if output_format == "full":
         from planner.reporting.lint import full
 

@@ -5,10 +5,10 @@ would not be seen, or would move the cursor, is shown as a symbol.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from planner.reporting.lint.regions import UNPRINTABLE, line_of, region
+from planner.records import record
+from planner.reporting.lint.regions import line_of, region, unprintable
 
 if TYPE_CHECKING:
     from planner.diagnostics import Place
@@ -21,7 +21,7 @@ _CONTROL_PICTURES = 0x2400  # Unicode's block of pictures for the control charac
 _REPLACEMENT = "\ufffd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Mark:
     """A place, what is written beside it, and whether it is what the finding is about."""
 
@@ -30,7 +30,7 @@ class Mark:
     is_primary: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Row:
     """A row of an excerpt.
 
@@ -112,7 +112,7 @@ def _cell(character: str, column: int) -> tuple[str, int]:
     if character == "\t":
         width = _TAB_COLUMNS - column % _TAB_COLUMNS
         return " " * width, width
-    if UNPRINTABLE.match(character):
+    if unprintable().match(character):
         is_control = ord(character) < ord(" ")
         return (chr(_CONTROL_PICTURES + ord(character)) if is_control else _REPLACEMENT), 1
     if combining(character):

@@ -1,9 +1,9 @@
 """Findings as one JSON object; docs/lint.md and schemas/findings.schema.json describe it."""
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from planner.records import as_dict
 from planner.reporting.lint.regions import region
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _finding(finding: "Finding") -> dict[str, Any]:
 
 
 def _place(place: "Place") -> dict[str, Any]:
-    return {**asdict(region(place)), "key": place.key or None}
+    return {**as_dict(region(place)), "key": place.key or None}
 
 
 def _related(related: "Related") -> dict[str, Any]:
@@ -55,4 +55,4 @@ def _fix(fix: "Fix") -> dict[str, Any]:
 
 
 def _edit(edit: "Edit") -> dict[str, Any]:
-    return {**asdict(region(edit)), "text": edit.text}
+    return {**as_dict(region(edit)), "text": edit.text}

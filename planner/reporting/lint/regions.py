@@ -2,8 +2,10 @@
 
 import os
 import re
-from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
+
+from planner.records import record
 
 if TYPE_CHECKING:
     from planner.configs.tree import Document
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Region:
     """A stretch of a file: lines and columns from 1, in characters; the end is the first character after it."""
 
@@ -41,17 +43,24 @@ def line_of(document: "Document", number: int) -> str:
     return line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
 
 
-# Control characters, which could move the cursor or colour what follows; those that change the direction of text or
-# show nothing, which could make a line look like another (CVE-2021-42574); and halves of surrogate pairs, which JSON
-# can write and no output can encode.
-UNPRINTABLE = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ud800-\\udfff]"
-)
-
-
 def one_line(text: str) -> str:
     """The text with characters that would not be seen, or break the line, written as escapes."""
-    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    if text.isprintable():
+        return text
+    return unprintable().sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+@cache
+def unprintable() -> re.Pattern[str]:
+    """A character that must not be shown as it is.
+
+    Control characters could move the cursor or colour what follows; those that change the direction of text or show
+    nothing could make a line look like another (CVE-2021-42574); and halves of surrogate pairs, which JSON can write,
+    no output can encode.
+    """
+    return re.compile(
+        "[\\x00-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ud800-\\udfff]"
+    )
 
 
 def portable(path: str, directory: str) -> str:

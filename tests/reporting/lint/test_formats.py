@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
+from planner.records import replace
 from planner.reporting.lint import FORMATS, render, statistics, summary
 from planner.schemas import load_schema
 from tests.reporting.lint import runs

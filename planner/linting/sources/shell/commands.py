@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from planner.configs.tree import Entry, Mapping, Node, Scalar, Sequence
 from planner.linting.sources import MAX_DEPTH, MAX_NODES, SourceError
-from planner.linting.sources.shell.expansion import Expander, Field, Invocation, Value
+from planner.linting.sources.shell.expansion import Expander, Field, Invocation, Piece, Value
 
 # A value of which the script does not say what it is, or a flag of which it does not say whether it is there.
 UNKNOWN = "${...}"
@@ -27,19 +27,15 @@ _PYTHON_OPTIONS_WITH_VALUES = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 # program. Read with argparse from torch 2.13 (distributed/run.py), accelerate 1.15 (commands/launch.py) and DeepSpeed
 # 2d991ba (launcher/runner.py).
 _LAUNCHERS = {
-    "torchrun": frozenset("standalone m module no_python run_path virtual_local_rank use_env".split()),
-    "accelerate": frozenset(
-        (
-            "q quiet cpu multi_gpu tpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
-            "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network "
-            "m module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval debug"
-        ).split()
-    ),
-    "deepspeed": frozenset(
-        (
-            "module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid elastic_training bind_cores_to_rank"
-        ).split()
-    ),
+    "torchrun": """standalone m module no_python run_path virtual_local_rank use_env""",
+    "accelerate": """
+        q quiet cpu multi_gpu tpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic
+        dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network m
+        module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval debug
+    """,
+    "deepspeed": """
+        module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid elastic_training bind_cores_to_rank
+    """,
 }
 _LAUNCHER_BY_MODULE = {
     "torch.distributed.run": "torchrun",
@@ -48,19 +44,17 @@ _LAUNCHER_BY_MODULE = {
     "deepspeed.launcher.runner": "deepspeed",
 }
 _MODULE_FLAGS = frozenset(("m", "module"))
-# Programs that run another one, which is looked for among their arguments.
-_WRAPPERS = frozenset(
-    (
-        "apptainer command conda docker env exec ibrun ipexrun jsrun mpiexec mpirun ncu nice nohup nsys numactl podman "
-        "poetry ray singularity srun stdbuf sudo taskset time timeout uv"
-    ).split()
-)
-# Programs that train or serve, as far as they are not scripts.
-_PROGRAMS = frozenset(
-    (
-        "automodel axolotl composer fabric lightning litgpt llamafactory-cli megatron nemo sglang swift trl tune vllm"
-    ).split()
-)
+_WRAPPERS = """
+    apptainer command conda docker env exec ibrun ipexrun jsrun mpiexec mpirun ncu nice nohup nsys numactl podman poetry
+    ray singularity srun stdbuf sudo taskset time timeout uv
+"""  # which run another program, looked for among their arguments
+_PROGRAMS = """
+    automodel axolotl composer fabric lightning litgpt llamafactory-cli megatron nemo sglang swift trl tune vllm
+"""  # that train or serve, as far as they are not scripts
+
+
+def _is_program(name: str) -> bool:
+    return bool(_PYTHON.fullmatch(name)) or name in _PROGRAMS.split() or name in _LAUNCHERS
 
 
 def to_mapping(invocation: Invocation, expander: Expander, text: str, count: "Count") -> Mapping | None:
@@ -177,10 +171,10 @@ class _Arguments:
                     break
                 self.take_program()
             if launcher in _LAUNCHERS:
-                if self.read_launcher(_LAUNCHERS[launcher]):
+                if self.read_launcher(_LAUNCHERS[launcher].split()):
                     continue
                 return
-            if name not in _WRAPPERS or not self.read_wrapper():
+            if name not in _WRAPPERS.split() or not self.read_wrapper():
                 break
         while self.position < len(self.fields) and not self.next_text().startswith("-"):
             if _OVERRIDE.match(self.next_text()) or _END.fullmatch(self.next_text()):
@@ -210,7 +204,7 @@ class _Arguments:
             self.position += 2 if option in _PYTHON_OPTIONS_WITH_VALUES else 1
         return ""
 
-    def read_launcher(self, bare: frozenset[str]) -> bool:
+    def read_launcher(self, bare: list[str]) -> bool:
         """Reads a launcher's flags; whether the program after it runs another one in turn."""
         while self.position < len(self.fields):
             field = self.fields[self.position]
@@ -232,7 +226,7 @@ class _Arguments:
         if self.position == len(self.fields) or self.fields[self.position].is_open:
             return False
         name = self.next_text().rpartition("/")[2]
-        if _PYTHON.fullmatch(name) or name in _PROGRAMS or name in _LAUNCHERS:
+        if _is_program(name):
             return True
         self.take_program()
         return False
@@ -242,8 +236,7 @@ class _Arguments:
         for number in range(self.position, len(self.fields)):
             text = self.fields[number].text
             name = text.rpartition("/")[2]
-            is_program = _PYTHON.fullmatch(name) or name in _PROGRAMS or name in _LAUNCHERS
-            if not is_program and text != "--" and not name.endswith(".py"):
+            if not _is_program(name) and text != "--" and not name.endswith(".py"):
                 continue
             self.launcher += self.read(self.fields[self.position : number])
             self.position = number + (text == "--")
@@ -331,7 +324,7 @@ def convert(text: str) -> str | int | float | bool:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _pieces_after(field: Field, start: int) -> list:  # type: ignore[type-arg]
+def _pieces_after(field: Field, start: int) -> list[Piece]:
     end = 0
     found = []
     for piece in field.pieces:

@@ -296,7 +296,7 @@ class _Reader:
         return found
 
     def condition(self) -> list[Statement]:
-        """if, with all its branches; what the conditions themselves do is done outside of them."""
+        """The branches of an if; what its conditions do is done outside of them."""
         found = self.statements(frozenset(("then", "fi")))
         while not self.expect("fi") and self.position < len(self.text):
             if self.expect("then") or self.expect("else"):
@@ -308,7 +308,7 @@ class _Reader:
         return found
 
     def loop(self) -> list[Statement]:
-        """while and until; for and select, whose variable and words have been read."""
+        """The statements of while and until."""
         return self.loop_body(self.statements(frozenset(("do",))))
 
     def loop_body(self, found: list[Statement], name: str = "") -> list[Statement]:
@@ -629,7 +629,7 @@ class _Reader:
         raise self.unclosed("bracket", start)
 
     def heredoc_end(self, position: int) -> int:
-        """The last character of the here-document that begins here, within a substitution; where none does, this one."""
+        """The last character of the here-document that begins here, in a substitution; this one if none does."""
         match = _HEREDOC_IN_SUBSTITUTION.match(self.text, position)
         if match is None or self.inner_heredocs == _MOST_INNER_HEREDOCS:
             return position

@@ -1,0 +1,6 @@
+#!/bin/bash
+megatron sft \
+    --model Qwen/Qwen3-8B \
+    --dataset data.jsonl \
+    --attention_backend flash \
+    --recompute_granularity selective

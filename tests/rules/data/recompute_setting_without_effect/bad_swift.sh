@@ -1,0 +1,6 @@
+#!/bin/bash
+megatron sft \
+    --model Qwen/Qwen3-8B \
+    --dataset data.jsonl \
+    --recompute_granularity none \
+    --recompute_method uniform
