@@ -5,18 +5,18 @@ the same checks and become a `RunSpec`. Only ``model``, and one of ``batch`` and
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from planner.device import DEFAULT_DEVICE, load_device
+from planner.device import DEFAULT_DEVICE, device_names, load_device
 from planner.errors import SpecError, UnitError
 from planner.presets import load_preset, preset_names
 from planner.units import parse_dtype
 from planner.validation import check, did_you_mean, found
-from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml
+from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml, parse_yaml
 
 MAX_INPUT_ELEMENTS = 10**12
 MAX_SIZE = 10**9  # of an axis, as the schema has it
@@ -329,6 +329,38 @@ def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
         DeviceError: The device does not exist or does not fit.
     """
     return _checked(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
+
+
+def parse_spec(text: str, path: str, *, allows: Callable[[str], bool]) -> RunSpec:
+    """The run that the text of a spec describes, from someone who may not have code run or files opened at will.
+
+    Args:
+        text: YAML.
+        path: How errors name it.
+        allows: Whether a function ("package.module:function") or a file that the spec names may be used.
+
+    Raises:
+        SpecError: It does not fit, or names what is not allowed; it points at the line.
+        DeviceError: The device does not exist or does not fit.
+    """
+    document = parse_yaml(text, path)
+    check(document, "model")
+    data = cast(dict[str, Any], document.data)
+    model, loss, device = data["model"], data.get("loss"), data.get("device", DEFAULT_DEVICE)
+    named: tuple[tuple[KeyPath, object, bool], ...] = (
+        (("model", "factory"), model.get("factory"), True),
+        (("model", "config_file"), model.get("config_file"), True),
+        (("loss",), loss, loss != "mean"),
+        (("device",), device, isinstance(device, str) and device not in device_names()),
+    )
+    for key_path, value, is_outside in named:
+        if value is not None and is_outside and not allows(str(value)):
+            raise document.error(
+                "functions and files of the server are not open to specs that are sent to it",
+                key_path,
+                hint="name a transformers class or a preset with inline config, and a device of `planner devices`",
+            )
+    return _build(document, directory=Path())
 
 
 def batched_inputs(spec: RunSpec) -> tuple[str, ...]:
