@@ -79,9 +79,10 @@ def main() -> None:
     Examples:
       planner solve examples/llama-3-8b.yaml --budget 40GB
       planner trace examples/llama-3-8b.yaml
+      planner lint configs/
       planner devices
 
-    Exit status: 0 done; 1 no plan fits the budget; 2 the input cannot be used; 130 interrupted.
+    Exit status: 0 done; 1 no plan fits the budget, or findings; 2 the input cannot be used; 130 interrupted.
     """
 
 

@@ -62,7 +62,7 @@ def examples_text(examples: Mapping[str, Example]) -> str:
 
 def page(examples: Mapping[str, Example]) -> str:
     """The page."""
-    rules = [load_rule(entry) for entry in RULES if entry.name in examples]
+    rules = [load_rule(entry) for entry in sorted(RULES) if entry.name in examples]
     rows = [f"| [{rule.code}](#{_anchor(rule)}) | {rule.name} | {rule.severity} | {rule.summary} |" for rule in rules]
     table = "\n".join(("| Code | Name | Severity | What it finds |", "| --- | --- | --- | --- |", *rows))
     sections = [f"## {rule.code} {rule.name}\n\n{rule_text.markdown(rule, examples[rule.name])}\n" for rule in rules]

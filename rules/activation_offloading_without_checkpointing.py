@@ -22,12 +22,11 @@ def find(config: Config) -> Iterator[Report]:
         setting = None if checkpointing is None else checkpointing.setting
         is_off = checkpointing is not None and checkpointing.value is Checkpointing.NONE
     if is_off:
-        related = [(setting, "checkpointing is off here")] if setting else []
         yield report(
             offloading,
             f"{key} needs {switch}, which is off",
             help=f"set {switch}: {value}, or remove {key}",
-            related=related,
+            related=[(setting, "checkpointing is off here")],
         )
 
 

@@ -12,12 +12,11 @@ def find(config: Config) -> Iterator[Report]:
     degree, compiled = config.facts.tensor_parallel, config.facts.compile
     if switch is None or degree is None or degree.value <= 1 or compiled is None or compiled.value:
         return
-    related = [(compiled.setting, "the model is not compiled")] if compiled.setting else []
     yield report(
         switch,
         "asynchronous tensor parallelism is a pass of torch.compile, and the model is not compiled",
         help='set enable = true under [compile], with "model" among its components, or remove this key',
-        related=related,
+        related=[(compiled.setting, "the model is not compiled")],
     )
 
 

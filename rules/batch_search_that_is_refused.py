@@ -46,5 +46,5 @@ RULE = Rule(
         Source(title="TRL 1.16", where="trl/trainer/grpo_config.py: GRPOConfig.__post_init__"),
     ),
     find=find,
-    dialects=("transformers", "trl"),
+    dialects=("transformers", "trl", "llamafactory"),
 )

@@ -18,11 +18,7 @@ def find(config: Config) -> Iterator[Report]:
             f"a global batch of {batch.value} is less than one micro-batch of {micro.value} on "
             f"{'one device' if count == 1 else f'each of {count} devices'}",
             help=f"set global_batch_size to a multiple of {micro.value * count}, or a smaller micro_batch_size",
-            related=[
-                (fact.setting, text)
-                for fact, text in ((micro, "the micro-batch"), (devices, "the devices"))
-                if fact is not None and fact.setting is not None
-            ],
+            related=[(micro.setting, "the micro-batch"), (devices.setting if devices else None, "the devices")],
         )
 
 

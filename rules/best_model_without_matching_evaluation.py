@@ -61,5 +61,5 @@ RULE = Rule(
         Source(title="transformers 5.24", where="src/transformers/training_args.py: TrainingArguments._validate_args"),
     ),
     find=find,
-    dialects=("transformers", "trl"),
+    dialects=("transformers", "trl", "llamafactory"),
 )

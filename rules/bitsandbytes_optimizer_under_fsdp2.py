@@ -29,7 +29,7 @@ _BITSANDBYTES = frozenset(
 def find(config: Config) -> Iterator[Report]:
     """A report where such an optimizer is asked for and FSDP2 is on."""
     optimizer, fsdp = config.get("optim"), config.get("fsdp")
-    if optimizer is None or fsdp is None or optimizer.value not in _BITSANDBYTES:
+    if optimizer is None or fsdp is None or str(optimizer.value) not in _BITSANDBYTES:
         return
     if fsdp_words(config) and fsdp_version(config) == 2:
         yield report(
@@ -53,5 +53,5 @@ RULE = Rule(
         Source(title="axolotl 067b021", where="src/axolotl/utils/schemas/validation.py: refuses it"),
     ),
     find=find,
-    dialects=("transformers", "trl"),
+    dialects=("transformers", "trl", "llamafactory"),
 )

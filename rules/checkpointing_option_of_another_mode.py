@@ -17,7 +17,7 @@ def find(config: Config) -> Iterator[Report]:
             option,
             f"{option.entry.key} does nothing with {_name(mode_key)} {_said(mode)}",
             help=f"remove it, or set {_name(mode_key)} to {' or '.join(modes)}",
-            related=[(setting, "the mode")] if setting is not None else [],
+            related=[(setting, "the mode")],
         )
 
 

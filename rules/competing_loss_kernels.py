@@ -11,12 +11,13 @@ _KERNELS = (
     "liger_cross_entropy",
     "liger_fused_linear_cross_entropy",
 )
+_SINCE = (0, 13)
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report at the second of the losses that are on."""
     on = [setting for key in _KERNELS if (setting := config.on(key))]
-    if len(on) > 1:
+    if len(on) > 1 and config.target >= _SINCE:
         yield report(
             on[1].at_key,
             f"axolotl takes one cross entropy at a time, and {len(on)} are on: "

@@ -78,5 +78,5 @@ RULE = Rule(
         Source(title="Transformers: DeepSpeed", where="https://huggingface.co/docs/transformers/deepspeed"),
     ),
     find=find,
-    dialects=("transformers", "trl"),
+    dialects=("transformers", "trl", "llamafactory"),
 )

@@ -6,13 +6,14 @@ from planner.configs.config import Config, report
 from planner.diagnostics import Report, Rule, Severity, Source
 
 _VALUE_BY_KEY = {"activation_offloading": "disk", "gradient_checkpointing": "offload_disk"}
+_SINCE = (0, 12)
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report where the disk is asked for."""
     for key, value in _VALUE_BY_KEY.items():
         setting = config.get(key)
-        if setting is not None and setting.value == value:
+        if setting is not None and setting.value == value and config.target >= _SINCE:
             yield report(
                 setting,
                 "axolotl does not write activations to disk: its loader waits for the value 'offload_disk', which the "

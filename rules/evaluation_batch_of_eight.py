@@ -38,5 +38,5 @@ RULE = Rule(
         Source(title="axolotl 067b021", where="src/axolotl/utils/schemas/validation.py: warns of eval_batch_size"),
     ),
     find=find,
-    dialects=("transformers", "trl"),
+    dialects=("transformers", "trl", "llamafactory"),
 )

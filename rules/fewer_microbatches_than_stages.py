@@ -24,7 +24,7 @@ def find(config: Config) -> Iterator[Report]:
         f"a step has {count} microbatch{'' if count == 1 else 'es'} for {stages.value} pipeline stages: each stage "
         f"waits {idle:.0%} of the time",
         help=f"raise local_batch_size to {stages.value * size} or more",
-        related=[(batch.setting, "the batch of one step")] if batch.setting is not None else [],
+        related=[(batch.setting, "the batch of one step")],
     )
 
 

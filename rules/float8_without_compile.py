@@ -19,7 +19,7 @@ def find(config: Config) -> Iterator[Report]:
             "float8 is slow without torch.compile: every product is preceded by kernels of its own that find scales "
             "and cast",
             help='set enable = true under [compile], with "model" among its components',
-            related=[(compiled.setting, "the model is not compiled")] if compiled.setting is not None else [],
+            related=[(compiled.setting, "the model is not compiled")],
         )
 
 

@@ -7,13 +7,16 @@ from planner.diagnostics import Report, Rule, Severity, Source
 
 # Parts of hub names of models that are quantized already: those keep their own format.
 _QUANTIZED_NAMES = ("bnb", "4bit", "4-bit", "int4", "nf4", "gptq", "awq", "quantized")
+_SINCE = (0, 13)  # before, load_in_4bit was handed to transformers with any adapter
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report where 4 bits are asked for with `adapter: lora`."""
     four, adapter, model = config.on("load_in_4bit"), config.get("adapter"), config.value("base_model")
-    if four is None or adapter is None or adapter.value != "lora" or config.on("quantize_moe_experts"):
+    if four is None or adapter is None or adapter.value != "lora" or config.target < _SINCE:
         return
+    if config.on("quantize_moe_experts"):
+        return  # which quantizes the experts itself
     if config.on("gptq") or any(part in str(model).lower() for part in _QUANTIZED_NAMES):
         return
     yield report(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from planner.configs.config import Config, report
 from planner.configs.sharding import fsdp_setting
+from planner.configs.tree import Mapping
 from planner.diagnostics import Report, Rule, Severity, Source
 
 _NO_WRAP = "NO_WRAP"
@@ -18,7 +19,7 @@ def find(config: Config) -> Iterator[Report]:
     elif config.dialect.name == "accelerate" and config.value("distributed_type") == "FSDP":
         part = config.get("fsdp_config")
         wrapped = fsdp_setting(config, "transformer_layer_cls_to_wrap")
-        if part is not None:
+        if part is not None and isinstance(part.node, Mapping):
             yield report(
                 part.at_key,
                 f"fsdp_auto_wrap_policy is not set, and NO_WRAP by default: {_MESSAGE}",

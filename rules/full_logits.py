@@ -23,7 +23,7 @@ def find(config: Config) -> Iterator[Report]:
         return
     where = length.setting or rows.setting
     context = config.facts.context_parallel
-    tokens = rows.value * length.value // (context.value if context else 1)
+    tokens = rows.value * length.value // max(1, context.value if context else 1)
     logits_bytes = tokens * _VOCABULARY * _FLOAT32_BYTES
     if where is None or logits_bytes < _LEAST_BYTES:
         return

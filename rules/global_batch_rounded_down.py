@@ -22,7 +22,7 @@ def find(config: Config) -> Iterator[Report]:
         f"{'' if steps.value == 1 else 'es'} of {micro.value} on {devices.value} device"
         f"{'' if devices.value == 1 else 's'}, rounded down",
         help=f"use a multiple of {even}, such as {real} or {real + even}",
-        related=[(micro.setting, "the micro-batch")] if micro.setting is not None else [],
+        related=[(micro.setting, "the micro-batch")],
     )
 
 

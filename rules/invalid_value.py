@@ -7,7 +7,7 @@ from planner.configs.config import Config, Setting, report
 from planner.configs.edits import set_value
 from planner.configs.keys import is_typo
 from planner.configs.tree import Scalar
-from planner.diagnostics import Fix, FixSafety, Report, Rule, Severity, Source
+from planner.diagnostics import Edit, Fix, FixSafety, Report, Rule, Severity, Source
 
 # Text that people write for the program that fills in the config, or that the framework resolves later.
 _TEMPLATE_MARKS = ("${", "{{", "{%", "<", "%(", "$")
@@ -37,6 +37,11 @@ def find(config: Config) -> Iterator[Report]:
 def _not_a_choice(config: Config, setting: Setting, choices: list[Any]) -> Report:
     value = str(setting.value)
     words = [choice for choice in choices if isinstance(choice, str)]
+    if isinstance(setting.value, bool):
+        written = setting.document.text[setting.at_value.start : setting.at_value.end]
+        meant = [word for word in words if word.lower() == written.lower()]
+        if meant:
+            return _read_as_bool(config, setting, written, meant[0])
     folded = [word for word in words if word.lower() == value.lower()]
     meant = folded or [word for word in words if is_typo(value, word)]
     shown = ", ".join(
@@ -51,6 +56,22 @@ def _not_a_choice(config: Config, setting: Setting, choices: list[Any]) -> Repor
         f"{config.dialect.framework} does not take {value!r} for {setting.key}",
         help=f"did you mean {meant[0]!r}?" if meant else f"one of {shown}" if len(choices) <= _MOST_CHOICES else "",
         fix=fix,
+    )
+
+
+def _read_as_bool(config: Config, setting: Setting, written: str, meant: str) -> Report:
+    """A report on no, yes, on or off without quotes, which YAML 1.1 takes for a truth value."""
+    place = setting.at_value
+    return report(
+        setting,
+        f"YAML reads {written} as {str(setting.value).lower()}, which {config.dialect.framework} does not take for "
+        f"{setting.key}",
+        help=f'write "{meant}", in quotes',
+        fix=Fix(
+            title=f'Write "{meant}"',
+            safety=FixSafety.SAFE,
+            edits=(Edit(document=place.document, start=place.start, end=place.end, text=f'"{meant}"'),),
+        ),
     )
 
 

@@ -11,12 +11,11 @@ def find(config: Config) -> Iterator[Report]:
     mode, compiled = config.get("activation_checkpoint.mode"), config.facts.compile
     if mode is None or mode.value != "memory_budget" or compiled is None or compiled.value:
         return
-    related = [(compiled.setting, "the model is not compiled")] if compiled.setting else []
     yield report(
         mode,
         "memory_budget is a mode of torch.compile, and the model is not compiled",
         help='set enable = true under [compile], with "model" among its components, or mode = "selective"',
-        related=related,
+        related=[(compiled.setting, "the model is not compiled")],
     )
 
 

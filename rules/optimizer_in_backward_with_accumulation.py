@@ -11,12 +11,11 @@ def find(config: Config) -> Iterator[Report]:
     in_backward, steps = config.facts.optimizer_in_backward, config.facts.accumulation_steps
     if in_backward is None or not in_backward.value or steps is None or steps.value <= 1 or steps.setting is None:
         return
-    related = [(in_backward.setting, "the optimizer runs in backward")] if in_backward.setting else []
     yield report(
         steps.setting,
         f"{steps.setting.key} is {steps.value}, but an optimizer in backward updates after every micro-batch",
         help=f"set {steps.setting.key} to 1, or turn the optimizer in backward off",
-        related=related,
+        related=[(in_backward.setting, "the optimizer runs in backward")],
     )
 
 

@@ -21,7 +21,7 @@ def find(config: Config) -> Iterator[Report]:
             packing,
             "packed: true needs tokenizer.max_seq_len, the length of a packed row, which is not set",
             help="set max_seq_len under tokenizer, such as max_seq_len: 4096",
-            related=[] if length is None else [(length, "no length here")],
+            related=[(length, "no length here")],
         )
 
 

@@ -26,7 +26,7 @@ def find(config: Config) -> Iterator[Report]:
     yield report(
         packing.setting,
         f"packed rows of {length.value:,} tokens with {attention.value} attention need a mask of "
-        f"{mask_bytes / 1e9:.2f} GB for each row{scores}; what is between documents is computed and then masked",
+        f"{mask_bytes / 1e9:.2f} GB for each row{scores}; what is between documents is computed and masked",
         help="flash attention takes the documents' lengths instead: "
         + ("attn_implementation: flash_attention_2" if config.dialect.name == "axolotl" else "flash_attn: fa2"),
         related=related,

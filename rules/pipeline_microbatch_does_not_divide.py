@@ -17,7 +17,7 @@ def find(config: Config) -> Iterator[Report]:
             key,
             f"a local batch of {batch.value} can not be cut into microbatches of {size}",
             help=f"set local_batch_size to a multiple of {size}",
-            related=[(batch.setting, "the batch")] if batch.setting is not None else [],
+            related=[(batch.setting, "the batch")],
         )
 
 

@@ -36,6 +36,6 @@ RULE = Rule(
         Source(title="transformers 5.24", where="src/transformers/trainer.py: Trainer.evaluation_loop"),
     ),
     find=find,
-    dialects=("transformers", "trl"),
+    dialects=("transformers", "trl", "llamafactory"),
     opt_in=True,
 )

@@ -14,13 +14,12 @@ def find(config: Config) -> Iterator[Report]:
     value = None if precision is None else precision.value
     if value is not None and "mixed" not in str(value):
         return
-    related = [] if precision is None else [(precision, "the precision")]
     yield report(
         quantize,
         "quantized weights do not work with mixed precision"
         + (", which is litgpt's default" if value is None else f", and precision is {value}"),
         help="set precision: bf16-true",
-        related=related,
+        related=[(precision, "the precision")],
     )
 
 

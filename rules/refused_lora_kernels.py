@@ -6,6 +6,7 @@ from planner.configs.config import Config, Setting, report
 from planner.diagnostics import Report, Rule, Severity, Source
 
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+_REMOTE_CODE_REFUSED_SINCE = (0, 15)
 
 
 def find(config: Config) -> Iterator[Report]:
@@ -18,7 +19,8 @@ def find(config: Config) -> Iterator[Report]:
         yield _refused(kernel, adapter, "no adapter is trained", "set adapter: lora or qlora, or remove the kernels")
     elif adapter.value == "lora" and (eight := config.on("load_in_8bit")):
         yield _refused(kernel, eight, "the weights are in 8 bits", "load in 4 bits with qlora, or remove the kernels")
-    if remote := config.on("trust_remote_code"):
+    remote = config.on("trust_remote_code")
+    if remote is not None and config.target >= _REMOTE_CODE_REFUSED_SINCE:
         yield _refused(kernel, remote, "they do not know a model's own code", "remove trust_remote_code or the kernels")
 
 

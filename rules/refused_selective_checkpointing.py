@@ -7,12 +7,13 @@ from planner.diagnostics import Report, Rule, Severity, Source
 
 # What peft changes in place cannot have been saved.
 _MATMUL_OPS = ("aten::mm", "aten::addmm", "aten::matmul", "aten::bmm")
+_SINCE = (0, 18)
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report for each setting that rules selective checkpointing out."""
     selective = config.get("selective_checkpointing")
-    if selective is None or not selective.value:
+    if selective is None or not selective.value or config.target < _SINCE:
         return
     checkpointing = config.get("gradient_checkpointing")
     if checkpointing is None or not checkpointing.value:

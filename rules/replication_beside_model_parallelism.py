@@ -18,12 +18,11 @@ def find(config: Config) -> Iterator[Report]:
     others = [config.facts.tensor_parallel, config.facts.pipeline_parallel]
     found = [other.setting for other in others if other is not None and other.value > 1 and other.setting is not None]
     if found:
-        related = [(setting, "the other kind") for setting in found]
         yield report(
             replicas,
             "data parallelism that replicates does not combine with other kinds of parallelism",
             help="set data_parallel_shard_degree to more than 1 or to -1, for sharded replicas",
-            related=related + ([(sharding.setting, "not sharded")] if sharding.setting is not None else []),
+            related=[*((setting, "the other kind") for setting in found), (sharding.setting, "not sharded")],
         )
 
 

@@ -25,6 +25,7 @@ _CONSEQUENCES = {
     "megatron_bridge": "Megatron-Core refuses it, unless the recipe changes that",
     "nemo_automodel": "it has no effect",
     "gpt_neox": "it has no effect",
+    "accelerate": "Megatron-LM switches it off",
 }
 
 RULE = Rule(
@@ -44,5 +45,5 @@ RULE = Rule(
         Source(title="ms-swift 4.6.0", where="swift/megatron/arguments/megatron_args.py: __post_init__"),
     ),
     find=find,
-    dialects=("megatron", "megatron_bridge", "nemo", "nemo_automodel", "ms_swift", "gpt_neox"),
+    dialects=("megatron", "megatron_bridge", "nemo", "nemo_automodel", "ms_swift", "gpt_neox", "accelerate"),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from planner.configs.config import Config, report
+from planner.configs.config import Config, Setting, report
 from planner.diagnostics import Report, Rule, Severity, Source
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -11,22 +11,22 @@ _ACTOR = "actor_rollout_ref.actor"
 def find(config: Config) -> Iterator[Report]:
     """A report where prompt and response together may be longer than the actor's budget of tokens."""
     budget = config.get(f"{_ACTOR}.ppo_max_token_len_per_gpu")
-    lengths = [config.get(f"data.max_{part}_length") for part in ("prompt", "response")]
-    if budget is None or not isinstance(budget.value, int) or config.on(f"{_ACTOR}.use_dynamic_bsz") is None:
+    ranks, tokens = _ranks(config), _whole(budget)
+    if budget is None or tokens is None or ranks is None or config.on(f"{_ACTOR}.use_dynamic_bsz") is None:
         return
-    ranks = _ranks(config)
-    known = [setting for setting in lengths if setting is not None and isinstance(setting.value, int)]
-    if ranks is None or len(known) < len(lengths):
-        return
-    total = sum(int(str(setting.value)) for setting in known)
-    if budget.value * ranks < total:
+    prompt, response = config.get("data.max_prompt_length"), config.get("data.max_response_length")
+    lengths = [
+        (setting, length) for setting in (prompt, response) if setting and (length := _whole(setting)) is not None
+    ]
+    total = sum(length for _, length in lengths)
+    if len(lengths) == len((prompt, response)) and tokens * ranks < total:
         over = f" x {ranks} ranks" if ranks > 1 else ""
         yield report(
             budget,
-            f"a micro-batch may have {budget.value:,} tokens{over}, and one sequence {total:,}: verl asserts that the "
+            f"a micro-batch may have {tokens:,} tokens{over}, and one sequence {total:,}: verl asserts that the "
             "longest fits, in the midst of training",
             help=f"set it to {-(-total // ranks)} or more",
-            related=[(setting, f"{setting.value:,} tokens") for setting in known],
+            related=[(setting, f"{length:,} tokens") for setting, length in lengths],
         )
 
 
@@ -39,8 +39,14 @@ def _ranks(config: Config) -> int | None:
     ):
         setting = config.get(f"{_ACTOR}.{key}")
         if setting is not None:
-            return setting.value if isinstance(setting.value, int) else None
+            return _whole(setting)
     return 1
+
+
+def _whole(setting: Setting | None) -> int | None:
+    """A setting's value, where that is a positive whole number."""
+    value = None if setting is None else setting.value
+    return value if type(value) is int and value > 0 else None
 
 
 RULE = Rule(

@@ -34,5 +34,5 @@ RULE = Rule(
         Source(title="DeepSpeed 0.19.8", where="deepspeed/runtime/config.py: DeepSpeedConfig._initialize_params"),
     ),
     find=find,
-    dialects=("transformers", "trl", "deepspeed"),
+    dialects=("transformers", "trl", "llamafactory", "deepspeed"),
 )

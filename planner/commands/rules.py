@@ -14,7 +14,7 @@ from planner.commands.output import print_json
 def rules(*, dialect: str | None, as_json: bool) -> None:
     """List the rules of planner lint.
 
-    Rules that run "when selected" are opt-in: --select or --extend-select of planner lint name them.
+    Rules that need --select are opt-in: --select or --extend-select of planner lint must name them, or a configuration.
 
     \b
     Examples:
@@ -25,7 +25,7 @@ def rules(*, dialect: str | None, as_json: bool) -> None:
     from planner.reporting.lint import rule_text
     from planner.rules import RULES, load_example, load_rule, rules_for
 
-    found = [load_rule(entry) for entry in (RULES if dialect is None else rules_for(dialect))]
+    found = [load_rule(entry) for entry in sorted(RULES if dialect is None else rules_for(dialect))]
     if as_json:
         print_json({"rules": [rule_text.document(rule, load_example(rule.name)) for rule in found]})
     else:

@@ -1,6 +1,7 @@
 """A training config: the settings of a file of a known dialect, and how a rule reports on them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
@@ -114,9 +115,11 @@ class Config:
         return setting if setting is not None and setting.value is True else None
 
     def number(self, key: str) -> int | float | None:
-        """The value of a key, or its default, where that is a number."""
+        """The value of a key, or its default, where that is a finite number."""
         value = self.value(key)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        return value if isinstance(value, float) and isfinite(value) else None
 
     def first(self, *keys: str) -> Setting | None:
         """The first of these keys that the file has."""
@@ -191,7 +194,7 @@ def report(
     message: str,
     *,
     help: str = "",  # the field's name
-    related: Sequence[tuple[Setting | Place, str]] = (),
+    related: Sequence[tuple[Setting | Place | None, str]] = (),
     fix: Fix | None = None,
 ) -> Report:
     """A report at a setting's value, or at any place.
@@ -200,14 +203,14 @@ def report(
         where: What it is about. For a key whose name is the fault, pass `Setting.at_key`.
         message: What was found and why it matters; no full stop at its end.
         help: What to write instead.
-        related: Other settings or places, each with what it has to do with it.
+        related: Other settings or places, each with what it has to do with it; None, for a default, is left out.
         fix: How it can be mended.
     """
     return Report(
         place=_place(where),
         message=message,
         help=help,
-        related=tuple(Related(place=_place(other), message=text) for other, text in related),
+        related=tuple(Related(place=_place(other), message=text) for other, text in related if other is not None),
         fix=fix,
     )
 

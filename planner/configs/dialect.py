@@ -4,7 +4,8 @@ Each file is a JSON Schema (editors can use it), with these keywords besides:
 
 - at the root, ``x-dialect``: ``framework`` (its name for people), ``version`` (the release that the keys are of),
   ``source`` (files that were read), ``unknown-keys``: what the framework does with a key that it does not know, one of
-  "dropped" (silently), "rejected" (it fails) and "unknown" (some code may read it, so that nothing is said),
+  "dropped" (silently), "rejected" (it fails), "open" (dropped unless it is of people's own code: only what can but be a
+  misspelling is told, and what no release reads any more) and "unknown" (some code may read it: nothing is said),
   ``validates-types`` (whether it refuses text that is no number where a number belongs), ``dashes`` (whether a-b and
   a_b are the same key), ``extended-by`` (keys that name code which may add keys of its own), ``part-of`` (for the
   keys of a part that may have a file of its own, the dialect that it is a part of), and ``include``: other dialects
@@ -40,6 +41,7 @@ class UnknownKeys(StrEnum):
 
     DROPPED = "dropped"
     REJECTED = "rejected"
+    OPEN = "open"
     UNKNOWN = "unknown"
 
 

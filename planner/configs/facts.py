@@ -14,6 +14,8 @@ from planner.records import record
 
 T = TypeVar("T")
 
+ALL_LINEAR = "all-linear"  # peft's word, as a target of adapters
+
 
 class Checkpointing(StrEnum):
     """What backward recomputes."""
@@ -80,11 +82,12 @@ class Facts:
         optimizer_offload: Whether optimizer state is held in host memory.
         parameter_offload: Whether parameters are held in host memory.
         compute_dtype: A torch dtype name, such as "bfloat16".
-        parameter_dtype: That of the trained parameters; autocast is on where the two differ.
+        parameter_dtype: That of the parameters, of the frozen ones where adapters are trained; autocast is on where the
+            two differ.
         quantization_bits: Bits per frozen weight: 4 or 8.
         lora: Whether only low-rank adapters are trained.
         lora_rank: Their rank.
-        lora_targets: Names of the linear layers that have one.
+        lora_targets: Names of the linear layers that have one, or `ALL_LINEAR` alone for those of all blocks.
         loss: How much of the logits exists at one time.
         sharding: What data-parallel ranks divide.
         data_parallel: Its degree.

@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.configs.config import Config, Setting
 from planner.configs.dialect import UnknownKeys, Version, parse_version
-from planner.records import record
+from planner.records import record, replace
 
 _LONG_NAME = 8  # characters from which on one wrong character cannot make another word
 _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have been meant
@@ -69,7 +69,11 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
             fate = UnknownKeys.REJECTED
         if fate is UnknownKeys.UNKNOWN or (schema is not None and is_read(config, schema)):
             continue
-        yield _unread_key(config, setting, name, fate, around["properties"], schema)
+        key = _unread_key(config, setting, name, fate, around["properties"], schema)
+        if fate is not UnknownKeys.OPEN:
+            yield key
+        elif key.is_certain if schema is None else setting.value not in (None, False):  # which ask for nothing
+            yield replace(key, fate=UnknownKeys.DROPPED)
 
 
 def is_extended(config: Config) -> bool:

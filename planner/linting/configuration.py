@@ -6,7 +6,6 @@ hyphens.
 
 import os
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from planner.configs.dialect import Version, parse_version
@@ -74,19 +73,24 @@ class LintConfiguration:
         return any(fnmatchcase("/".join(parts[:end]), pattern.strip("/")) for end in range(1, len(parts) + 1))
 
 
-@cache
-def configuration_for(directory: str) -> LintConfiguration:
+def configuration_for(directory: str, known: dict[str, LintConfiguration] | None = None) -> LintConfiguration:
     """The configuration that holds in a directory, which must be absolute.
+
+    Args:
+        directory: The directory.
+        known: What is known of directories already, and is added to: files of one run are many.
 
     Raises:
         LintConfigurationError: The nearest one cannot be used.
     """
-    for name in FILE_NAMES:
-        found = _configuration_in(os.path.join(directory, name))
-        if found is not None:
-            return found
-    above = os.path.dirname(directory)
-    return LintConfiguration() if above == directory else configuration_for(above)
+    known = {} if known is None else known
+    if directory not in known:
+        above = os.path.dirname(directory)
+        found = next(filter(None, (_configuration_in(os.path.join(directory, name)) for name in FILE_NAMES)), None)
+        if found is None:
+            found = LintConfiguration() if above == directory else configuration_for(above, known)
+        known[directory] = found
+    return known[directory]
 
 
 def _configuration_in(path: str) -> LintConfiguration | None:

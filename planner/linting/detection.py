@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
-from planner.configs.tree import Document, Mapping, Node, Scalar, Sequence, SourceFormat
+from planner.configs.tree import Document, Mapping, Scalar, Sequence, SourceFormat
+from planner.linting.signatures import SIGNATURES
+from planner.linting.signatures import below as _below
+from planner.linting.signatures import count as _count
 
 Signature = Callable[[Document, Mapping], bool]
 
@@ -22,15 +25,6 @@ def detect(document: Document, root: Mapping) -> str | None:
 
 def _has(root: Mapping, *keys: str) -> bool:
     return all(key in root.by_key for key in keys)
-
-
-def _count(root: Mapping, *keys: str) -> int:
-    return sum(key in root.by_key for key in keys)
-
-
-def _below(root: Mapping, key: str) -> Node | None:
-    entry = root.by_key.get(key)
-    return entry.value if entry else None
 
 
 def _is_axolotl(document: Document, root: Mapping) -> bool:
@@ -115,10 +109,12 @@ _DEEPSPEED = (
 
 
 def _is_deepspeed(document: Document, root: Mapping) -> bool:
-    parts = (_below(root, key) for key in ("zero_optimization", "fp16", "bf16", "optimizer", "autotuning"))
+    zero = _below(root, "zero_optimization")
+    parts = (zero, *(_below(root, key) for key in ("fp16", "bf16", "optimizer", "autotuning")))
+    is_old_form = isinstance(zero, Scalar) and zero.value is True
     return (
         document.format is SourceFormat.JSON
-        and any(isinstance(part, Mapping) for part in parts)
+        and (is_old_form or any(isinstance(part, Mapping) for part in parts))
         and (_count(root, *_DEEPSPEED) >= 2 or list(root.by_key) == ["zero_optimization"])
         and not _count(root, "num_layers", "num-layers", "hidden_size", "hidden-size")  # gpt-neox, or a model
     )
@@ -154,7 +150,7 @@ def _is_trl(document: Document, root: Mapping) -> bool:
 def _is_transformers(document: Document, root: Mapping) -> bool:
     written = sum(isinstance(_below(root, key), Scalar) for key in _TRAINING_ARGUMENTS)
     return (
-        document.format in (SourceFormat.YAML, SourceFormat.JSON)
+        document.format is not SourceFormat.TOML
         and written >= 4
         and _count(root, "per_device_train_batch_size", "num_train_epochs") >= 1
         and not _count(root, *_OTHER_TRAINERS)
@@ -162,8 +158,8 @@ def _is_transformers(document: Document, root: Mapping) -> bool:
 
 
 def _is_llamafactory(document: Document, root: Mapping) -> bool:
-    """A config of its trainer, or of its commands that export a model and talk to one."""
-    if document.format not in (SourceFormat.YAML, SourceFormat.JSON) or "model_name_or_path" not in root.by_key:
+    """A config of its trainer, or of its commands that export a model and talk to one; or such a command's flags."""
+    if document.format is SourceFormat.TOML or "model_name_or_path" not in root.by_key:
         return False
     if "stage" in root.by_key and "finetuning_type" in root.by_key:
         return True
@@ -187,162 +183,6 @@ def _is_llamafactory_v1(document: Document, root: Mapping) -> bool:
         and _count(root, *own) >= 2
         and _count(root, "train_dataset", "micro_batch_size", "sample_backend") >= 1
     )
-
-
-def _command(root: Mapping) -> str:
-    """The program words of a command in a script."""
-    command = _below(root, "$command")
-    return str(command.value) if isinstance(command, Scalar) else ""
-
-
-def _mapping(root: Mapping, *path: str) -> Mapping | None:
-    node: Node | None = root
-    for key in path:
-        node = _below(node, key) if isinstance(node, Mapping) else None
-    return node if isinstance(node, Mapping) else None
-
-
-def _is_megatron(document: Document, root: Mapping) -> bool:
-    if document.format is SourceFormat.SHELL:
-        # Megatron-DeepSpeed, a fork of years ago with arguments of its own, has --deepspeed besides.
-        return "deepspeed" not in root.by_key and _count(root, *_MEGATRON_FLAGS) >= _FEW_FLAGS
-    arguments = _mapping(root, "MODEL_ARGS")
-    return arguments is not None and any(key.startswith("--") for key in arguments.by_key)
-
-
-_FEW_FLAGS = 3  # that only one framework has together
-_MEGATRON_FLAGS = (
-    "num-layers",
-    "hidden-size",
-    "num-attention-heads",
-    "seq-length",
-    "max-position-embeddings",
-    "micro-batch-size",
-    "global-batch-size",
-    "tensor-model-parallel-size",
-    "pipeline-model-parallel-size",
-    "use-mcore-models",
-)
-
-
-def _is_megatron_bridge(document: Document, root: Mapping) -> bool:
-    train, model = _mapping(root, "train"), _mapping(root, "model")
-    return (
-        train is not None
-        and model is not None
-        and _count(train, "train_iters", "global_batch_size", "micro_batch_size") > 0
-        and not _count(root, "trainer", "policy", "step_scheduler")
-        and _count(root, "optimizer", "scheduler", "checkpoint", "ddp", "dist", "logger", "dataset") > 0
-        and _count(model, "_target_", *_CORE_SIZES, *_CORE_SETTINGS) > 0
-    )
-
-
-_CORE_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-_CORE_SETTINGS = (
-    "seq_length",
-    "sequence_parallel",
-    "recompute_granularity",
-    "recompute_method",
-    "recompute_modules",
-    "cpu_offloading",
-    "fine_grained_activation_offloading",
-    "attention_backend",
-)
-
-
-def _is_nemo(document: Document, root: Mapping) -> bool:
-    model = _mapping(root, "model")
-    return (
-        model is not None
-        and _mapping(root, "trainer") is not None
-        and _count(model, "encoder_seq_length", "megatron_amp_O2", "activations_checkpoint_method", *_CORE_SIZES) > 0
-    )
-
-
-def _is_nemo_automodel(document: Document, root: Mapping) -> bool:
-    scheduler, distributed = _mapping(root, "step_scheduler"), _mapping(root, "distributed")
-    return (scheduler is not None and _count(scheduler, "local_batch_size", "global_batch_size") > 0) and (
-        distributed is not None or _mapping(root, "model") is not None
-    )
-
-
-def _is_verl(document: Document, root: Mapping) -> bool:
-    return _mapping(root, "actor_rollout_ref") is not None
-
-
-def _is_ms_swift(document: Document, root: Mapping) -> bool:
-    if document.format is SourceFormat.SHELL:
-        words = _command(root).replace("/", " ").split()
-        return (
-            words[:1] == ["swift"]
-            or (words[:1] == ["megatron"] and words[1:2] != [])
-            or "swift cli" in _command(root).replace("/", " ")
-        )
-    return not _count(root, "base_model", "stage", "finetuning_type") and _count(root, *_SWIFT_KEYS) >= _FEW_SWIFT_KEYS
-
-
-_FEW_SWIFT_KEYS = 2
-_SWIFT_KEYS = (
-    "tuner_type",
-    "train_type",
-    "attn_impl",
-    "split_dataset_ratio",
-    "load_data_args",
-    "mcore_model",
-    "model_author",
-    "vit_gradient_checkpointing",
-    "dataset_num_proc",
-)
-
-
-def _is_vllm(document: Document, root: Mapping) -> bool:
-    if document.format is SourceFormat.SHELL:
-        command = _command(root)
-        return command.startswith("vllm serve") or "vllm.entrypoints.openai.api_server" in command
-    return _is_server(root, _VLLM_KEYS, _SGLANG_KEYS)
-
-
-def _is_sglang(document: Document, root: Mapping) -> bool:
-    if document.format is SourceFormat.SHELL:
-        command = _command(root)
-        return "sglang.launch_server" in command or command.startswith("sglang serve")
-    return _is_server(root, _SGLANG_KEYS, _VLLM_KEYS)
-
-
-def _is_server(root: Mapping, own: frozenset[str], others: frozenset[str]) -> bool:
-    """Whether a flat file has options of one inference engine, and none that another alone has."""
-    names = {key.replace("-", "_") for key in root.by_key}
-    return len(names & own) >= _FEW_SERVER_KEYS and not names & others and not names & _NO_SERVER_KEYS
-
-
-_FEW_SERVER_KEYS = 2
-_VLLM_KEYS = frozenset(
-    (
-        "gpu_memory_utilization",
-        "max_model_len",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "kv_cache_memory_bytes",
-        "enable_chunked_prefill",
-        "enforce_eager",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-    )
-)
-_SGLANG_KEYS = frozenset(
-    (
-        "mem_fraction_static",
-        "context_length",
-        "chunked_prefill_size",
-        "max_running_requests",
-        "max_total_tokens",
-        "max_prefill_tokens",
-        "tp_size",
-        "tp",
-        "model_path",
-    )
-)
-_NO_SERVER_KEYS = frozenset(("dataset", "datasets", "trainer", "optimizer", "learning_rate", "output_dir", "stage"))
 
 
 def _is_torchtune(document: Document, root: Mapping) -> bool:
@@ -458,16 +298,9 @@ _SIGNATURES: tuple[tuple[str, Signature], ...] = (
     ("torchtitan", _is_torchtitan),
     ("litgpt", _is_litgpt),
     ("lightning", _is_lightning),
-    ("megatron", _is_megatron),
-    ("verl", _is_verl),
-    ("ms_swift", _is_ms_swift),
-    ("nemo_automodel", _is_nemo_automodel),
-    ("nemo", _is_nemo),
-    ("megatron_bridge", _is_megatron_bridge),
-    ("vllm", _is_vllm),
-    ("sglang", _is_sglang),
     ("gpt_neox", _is_gpt_neox),
     ("planner_spec", _is_planner_spec),
+    *SIGNATURES,
     ("trl", _is_trl),
     ("transformers", _is_transformers),
 )

@@ -11,7 +11,7 @@ from planner.diagnostics import Finding, Rule
 from planner.linting import MARK
 from planner.linting.detection import detect
 from planner.linting.dialects import merged_facts, read_environment, read_facts, settings_root
-from planner.linting.links import linked_roots
+from planner.linting.links import links
 from planner.linting.sources import format_of, parse
 from planner.records import record, replace
 from planner.rules import RuleEntry, load_rule, rules_for
@@ -72,7 +72,7 @@ def _lint(document: Document, configs: list[Config], options: Options) -> tuple[
     return (*own, *_distinct(others))
 
 
-def _unsuppressed(document: Document, findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+def _unsuppressed(document: Document, findings: list[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     """The findings that no comment silences, and those about such comments."""
     from planner.linting.suppression import reports_about, suppress  # for the few files that have any
 
@@ -107,7 +107,7 @@ def configs_of(document: Document, options: Options) -> list[Config]:
         # Of a script, the command that is meant is the one with the most to say.
         longest = max(roots, key=lambda root: len(root.entries), default=None)
         found = [] if longest is None else [(longest, options.dialect)]
-    configs = [_config(name, document, root, options) for root, name in found]
+    configs = [_read(document, root, name, options) for root, name in found]
     if options.device is None:
         return configs
     from planner.linting.prospects import prospects  # the estimator is imported only for those who ask
@@ -123,25 +123,23 @@ def _roots(document: Document) -> list[MappingNode]:
     return [root] if isinstance(root, MappingNode) else []
 
 
-def _config(
-    name: str,
-    document: Document,
-    root: MappingNode,
-    options: Options,
-    named_by: tuple[Setting, Config] | None = None,
+def _read(
+    document: Document, root: MappingNode, name: str, options: Options, namer: tuple[Config, Setting] | None = None
 ) -> Config:
+    """The config of a dialect; `namer` is the config that names it, and where."""
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
-    if named_by is not None and dialect.part_of is not None:
-        versions = {**named_by[1].versions, name: named_by[1].versions[dialect.part_of]}
-    setting = None if named_by is None else named_by[0]
-    config = Config(document=document, root=root, dialect=dialect, versions=versions, named_by=setting)
+    if namer is not None and dialect.part_of is not None:
+        versions = {**namer[0].versions, name: namer[0].versions[dialect.part_of]}
+    config = Config(
+        document=document, root=root, dialect=dialect, versions=versions, named_by=None if namer is None else namer[1]
+    )
     config = replace(config, environment=read_environment(config))
     config = replace(config, root=settings_root(config))
-    if named_by is None:  # one step: what a named file names itself is not followed, so that there is no loop
+    if namer is None:  # one step: what a named file names itself is not followed, so that there is no loop
         linked = tuple(
-            _config(other, its_document, its_root, options, (setting, config))
-            for other, setting, its_document, its_root in linked_roots(config)
+            _read(linked.document, linked.root, linked.dialect, options, (config, linked.named_by))
+            for linked in links(config)
         )
-        config = replace(config, linked=linked)
+        config = replace(config, linked=linked) if linked else config
     return replace(config, facts=merged_facts(read_facts(config), config.linked))

@@ -16,23 +16,42 @@ from planner.configs.dialect import load_dialect
 from planner.configs.tree import Document, Scalar
 from planner.configs.tree import Mapping as MappingNode
 from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of, parse
+from planner.records import record
 
 _MAX_FOLDERS = 40  # between a config and the root above it: a bound, far beyond any repository
 _REPOSITORY_MARK = ".git"
 
 
-def linked_roots(config: Config) -> Iterator[tuple[str, Setting, Document, MappingNode]]:
-    """For each config that this one names: its dialect, the key that names it, its document, and where it begins."""
+@record
+class Link:
+    """A config that another one names.
+
+    Attributes:
+        dialect: What its keys are.
+        named_by: The key that names it.
+        document: Its file; the same where it stands inline.
+        root: Where it begins.
+    """
+
+    dialect: str
+    named_by: Setting
+    document: Document
+    root: MappingNode
+
+
+def links(config: Config) -> Iterator[Link]:
+    """The configs that this one names, as far as they can be read, and has inline."""
     for key, dialect in _link_keys(config.dialect.name).items():
         setting = config.get(key)
         if setting is None:
             continue
-        if isinstance(setting.node, MappingNode):
-            yield dialect, setting, config.document, setting.node
-        elif isinstance(setting.node, Scalar) and isinstance(setting.value, str):
-            document = _read(setting.value, config.document.path)
-            if document is not None and isinstance(document.root, MappingNode):
-                yield dialect, setting, document, document.root
+        document: Document | None = config.document
+        root = setting.node
+        if isinstance(root, Scalar):
+            document = _read(root.value, config.document.path) if isinstance(root.value, str) else None
+            root = root if document is None else document.root
+        if document is not None and isinstance(root, MappingNode):
+            yield Link(dialect=dialect, named_by=setting, document=document, root=root)
 
 
 @cache

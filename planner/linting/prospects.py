@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from planner.configs.config import Prospect
-from planner.configs.facts import Attention, Checkpointing, Facts, Loss, Sharding
+from planner.configs.facts import ALL_LINEAR, Attention, Checkpointing, Facts, Loss, Sharding
 from planner.device import DeviceProfile
 from planner.errors import PlannerError
 
@@ -95,7 +95,9 @@ def spec_data(facts: Facts) -> dict[str, Any] | None:
     if _is_on(facts.lora):
         if facts.lora_rank is None or facts.lora_targets is None:
             return None
-        data["lora"] = {"rank": facts.lora_rank.value, "targets": list(facts.lora_targets.value)}
+        data["lora"] = {"rank": facts.lora_rank.value}
+        if facts.lora_targets.value != (ALL_LINEAR,):
+            data["lora"]["targets"] = list(facts.lora_targets.value)
         if facts.quantization_bits is not None:
             data["lora"]["quantization"] = {4: "nf4-double", 8: "int8"}.get(facts.quantization_bits.value)
     elif facts.quantization_bits is not None:

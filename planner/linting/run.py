@@ -16,7 +16,7 @@ from planner.linting.configuration import LintConfiguration, configuration_for, 
 from planner.linting.discovery import FoundFile, discover
 from planner.linting.engine import Options, lint_text
 from planner.linting.selection import Selection, check_words, is_selected
-from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of
+from planner.linting.sources import MAX_FILE_BYTES, SourceError, format_of
 from planner.records import field, record
 from planner.rules import RuleEntry
 
@@ -149,6 +149,7 @@ class _Checker:
 
     def __init__(self, request: Request, unreadable: Iterable[ConfigError] = ()) -> None:
         self.request = request
+        self.configurations: dict[str, LintConfiguration] = {}
         # A file that others refer to is checked with each of them: its findings count once.
         self.findings: dict[tuple[str, int, int, str, str], Finding] = {}
         self.checked: list[str] = []
@@ -184,7 +185,7 @@ class _Checker:
             return
         text = ""
         try:
-            text = decode(content)
+            text = _decoded(content)
             findings = self.lint_text(text, path)
         except SourceError as error:
             if is_meant or _looks_like_config(text, path):
@@ -276,6 +277,17 @@ def _looks_like_config(text: str, path: str) -> bool:
     from planner.linting.likeness import looks_like  # only where something is wrong
 
     return looks_like(text, path) is not None
+
+
+def _decoded(content: bytes) -> str:
+    """The text of a file in UTF-8, a byte-order mark and the ends of lines as they are."""
+    if len(content) > MAX_FILE_BYTES:
+        raise SourceError(f"larger than {MAX_FILE_BYTES:,} bytes, which no config file should be")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        offset = len(content[: error.start].decode())
+        raise SourceError(f"not UTF-8: the byte 0x{content[error.start]:02X}", offset=offset) from None
 
 
 def _located(error: SourceError, content: bytes, path: str) -> ConfigError:

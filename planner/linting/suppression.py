@@ -18,7 +18,7 @@ from planner.linting import MARK
 from planner.linting.selection import names_rule
 from planner.records import record
 
-_FORM = re.compile(r"#+\s*planner:\s*(?P<verb>[\w-]+)\s*(?P<rules>\[[^\]]*\])?(?P<reason>.*)")
+_FORM = re.compile(r"(?:#+|//+)\s*planner:\s*(?P<verb>[\w-]+)\s*(?P<rules>\[[^\]]*\])?(?P<reason>.*)")
 _VERBS = ("ignore", "ignore-file")
 
 

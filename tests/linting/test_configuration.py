@@ -80,7 +80,6 @@ def test_the_nearest_configuration_counts_alone(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (tmp_path / "a" / ".planner.toml").write_text("[lint]\nignore = ['KEY002']\n")
-    configuration_for.cache_clear()
     assert configuration_for(str(tmp_path)).ignore == ("KEY001",)
     assert configuration_for(str(inner)).ignore == ("KEY002",)
     assert configuration_for(str(inner)).select == ()

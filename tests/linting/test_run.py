@@ -63,7 +63,7 @@ def test_a_training_config_with_a_slip_in_its_syntax_is_said_with_its_line() -> 
         ("missing.yaml", None, "missing.yaml: no such file"),
         ("broken.yaml", b"a: [1\nb: 2\n", "broken.yaml:2: not valid YAML"),
         ("binary.yaml", b"a: 1\nb: \xff\n", "binary.yaml:2: not UTF-8"),
-        ("large.yaml", b"a" * 5_000_000, "large.yaml: more than"),
+        ("large.yaml", b"a" * 5_000_000, "large.yaml: larger than"),
         ("tag.yaml", b"a: !!python/object/apply:os.system [x]\n", "tag.yaml:1: the tag"),
         ("nul.yaml", b"a: \0\n", "nul.yaml:1: the character U+0000"),
     ],

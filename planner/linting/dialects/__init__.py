@@ -6,7 +6,7 @@ Values that a fact takes over as they are, and defaults, come from the dialect's
 `simple_facts`; a module adds what needs a decision.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any, get_args
@@ -66,7 +66,10 @@ _TYPE_BY_FACT = {name: get_args(get_args(annotation)[0])[0] for name, annotation
 
 
 def simple_facts(config: Config) -> dict[str, Any]:
-    """The facts that stand in the config as they are, or are defaults in the schema: values of another type are not."""
+    """The facts that stand in the config as they are, or are defaults in the schema.
+
+    Values of another type are not, nor numbers below 1 where something is counted: they stand for "none" or "all".
+    """
     facts: dict[str, Any] = {}
     for key, name, schema in _fact_keys(config.dialect):
         if name in facts and facts[name].setting is not None:
@@ -74,15 +77,17 @@ def simple_facts(config: Config) -> dict[str, Any]:
         setting = config.get(key)
         value = setting.value if setting is not None else schema.get("default")
         wanted = _TYPE_BY_FACT[name]
+        if wanted is int and (not isinstance(value, int) or value < 1):
+            continue
         if isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
             facts[name] = Fact(value=value, setting=setting)
     return facts
 
 
 @cache
-def _fact_keys(dialect: Dialect) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
+def _fact_keys(dialect: Dialect) -> tuple[tuple[str, str, dict[str, Any]], ...]:
     """The keys whose values are facts, with the facts' names."""
-    return tuple((key, schema["x-fact"], schema) for key, schema in dialect.known_keys() if "x-fact" in schema)
+    return tuple((key, schema["x-fact"], dict(schema)) for key, schema in dialect.known_keys() if "x-fact" in schema)
 
 
 def merged_facts(facts: Facts, linked: Iterable[Config]) -> Facts:

@@ -22,6 +22,7 @@ _SHARDING_BY_STRATEGY = {
     "5": Sharding.GRADIENTS,
 }
 _SHARDING_BY_STAGE = {"0": Sharding.NONE, "1": Sharding.OPTIMIZER, "2": Sharding.GRADIENTS, "3": Sharding.PARAMETERS}
+_SEQUENCE_PARALLELISM = "megatron_lm_config.megatron_lm_sequence_parallelism"
 _DEFAULT_STAGE = "2"  # accelerate 1.15.0, utils/dataclasses.py: DeepSpeedPlugin
 
 
@@ -39,6 +40,8 @@ def read(config: Config) -> Facts:
         facts.update(_fsdp(config))
     elif kind == "DEEPSPEED" and config.get("deepspeed_config.deepspeed_config_file") is None:
         facts.update(_deepspeed(config))
+    elif kind == "MEGATRON_LM" and (divided := config.get(_SEQUENCE_PARALLELISM)) is not None:
+        facts["sequence_parallel"] = Fact(value=is_true(divided.value), setting=divided)
     return Facts(**facts)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.configs.config import Config, Setting
-from planner.configs.facts import Attention, Checkpointing, Fact, Facts, Loss, Sharding
+from planner.configs.facts import ALL_LINEAR, Attention, Checkpointing, Fact, Facts, Loss, Sharding
 from planner.linting.dialects import simple_facts
 
 # The flags that attn_implementation replaced, in the order in which axolotl looks for one that is on.
@@ -21,6 +21,8 @@ _ATTENTION_BY_FLAG = {
 }
 _ATTENTION_BY_NAME = {"eager": Attention.EAGER, "sdpa": Attention.SDPA, "flex_attention": Attention.FLEX}
 _SHARDING_BY_WORD = {"full_shard": Sharding.PARAMETERS, "shard_grad_op": Sharding.GRADIENTS}
+# Keys of what is trained otherwise than as a language model.
+_OTHER_METHODS = ("rl", "reward_model", "process_reward_model")
 # The adapters that peft trains as low-rank matrices.
 _LORA = ("lora", "qlora")
 _LORA_BITS = {("qlora", "load_in_4bit"): 4, ("lora", "load_in_8bit"): 8}
@@ -33,6 +35,8 @@ def read(config: Config) -> Facts:
         facts |= part(config)
     facts["attention"] = attention(config)
     facts["loss"] = _loss(config)
+    if any(config.value(key) for key in _OTHER_METHODS):
+        facts.pop("micro_batch", None)  # a row is a pair of texts, or is generated first
     return Facts(**facts)
 
 
@@ -126,8 +130,10 @@ def _adapter(config: Config) -> dict[str, Any]:
     for (kind, key), bits in _LORA_BITS.items():
         if kind == name and (on := config.on(key)):
             facts["quantization_bits"] = Fact(value=bits, setting=on)
-    targets = config.get("lora_target_modules")
-    if targets is not None and isinstance(targets.value, list) and not config.on("lora_target_linear"):
+    targets = config.on("lora_target_linear") or config.get("lora_target_modules")
+    if targets is not None and targets.value is True:
+        facts["lora_targets"] = Fact(value=(ALL_LINEAR,), setting=targets)
+    elif targets is not None and isinstance(targets.value, list):
         facts["lora_targets"] = Fact(value=tuple(str(target) for target in targets.value), setting=targets)
     return facts
 
@@ -143,16 +149,17 @@ def _precision(config: Config) -> dict[str, Any]:
                 continue
             facts["compute_dtype"] = Fact(value=dtype, setting=on)
             break
-    is_plain = all(config.value(key) is None for key in ("adapter", "fsdp", "fsdp_config", "deepspeed"))
-    if is_plain and config.on("bf16"):
-        # The weights are loaded in the dtype of the computation, and no wrapper makes float32 ones of them.
+    is_wrapped = any(config.value(key) is not None for key in ("fsdp", "fsdp_config", "deepspeed"))
+    is_quantized = config.on("load_in_4bit") or config.on("load_in_8bit")
+    if config.on("bf16") and not is_wrapped and not is_quantized and config.value("adapter") in (None, "lora"):
+        # The weights are loaded in the dtype of the computation, and nothing makes float32 ones of them.
         facts["parameter_dtype"] = facts["compute_dtype"]
     return facts
 
 
 def _loss(config: Config) -> Fact[Loss] | None:
     """How the loss is computed; None where another than the language model's is, or logits are cast piece by piece."""
-    if any(config.value(key) for key in ("rl", "reward_model", "process_reward_model", "chunked_cross_entropy")):
+    if any(config.value(key) for key in (*_OTHER_METHODS, "chunked_cross_entropy")):
         return None
     cut = config.get("cut_cross_entropy")
     if has_plugin(config, "CutCrossEntropyPlugin") and (cut is None or cut.value):
@@ -187,7 +194,7 @@ def _fsdp_sharding(config: Config, fsdp: Setting) -> Fact[Sharding]:
     if reshard is not None and reshard.value is False:
         return Fact(value=Sharding.GRADIENTS, setting=reshard)
     listed = config.value("fsdp")
-    words = [word for word in listed if word in _SHARDING_BY_WORD] if isinstance(listed, list) else []
+    words = [word for word in map(str, listed) if word in _SHARDING_BY_WORD] if isinstance(listed, list) else []
     return Fact(value=_SHARDING_BY_WORD[words[0]] if words else Sharding.PARAMETERS, setting=fsdp)
 
 

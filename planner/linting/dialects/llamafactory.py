@@ -6,7 +6,7 @@ Source: llamafactory 0.9.5, hparams/*.py, model/model_utils/{attention,checkpoin
 from typing import Any
 
 from planner.configs.config import Config
-from planner.configs.facts import Attention, Checkpointing, Fact, Facts, Loss
+from planner.configs.facts import ALL_LINEAR, Attention, Checkpointing, Fact, Facts, Loss
 from planner.configs.sharding import is_true
 from planner.linting.dialects.transformers import training_arguments
 
@@ -18,6 +18,7 @@ _ATTENTION = {
 }
 # Losses of its own, which need the logits.
 _LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
+_OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon")
 _CAUSAL_STAGES = ("pt", "sft")
 
 
@@ -30,6 +31,10 @@ def read(config: Config) -> Facts:
     if kernel is not None and isinstance(kernel.value, str) and kernel.value in _ATTENTION:
         facts["attention"] = Fact(value=_ATTENTION[kernel.value], setting=kernel)
     facts["loss"] = _loss(config)
+    if any(config.on(key) for key in _OPTIMIZERS):
+        facts.pop("optimizer", None)  # they take the place of the one that `optim` names
+    if config.value("stage") not in _CAUSAL_STAGES:
+        facts.pop("micro_batch", None)  # a row is a pair of texts, or is generated first
     return Facts(**facts)
 
 
@@ -61,18 +66,24 @@ def _adapter(config: Config) -> dict[str, Any]:
     name = config.value("finetuning_type")
     facts: dict[str, Any] = {"lora": Fact(value=name == "lora", setting=kind)} if isinstance(name, str) else {}
     targets = config.get("lora_target")
-    if name == "lora" and targets is not None and isinstance(targets.value, str) and targets.value != "all":
-        names = tuple(part.strip() for part in targets.value.split(","))
-        facts["lora_targets"] = Fact(value=names, setting=targets)
+    written = config.value("lora_target")
+    if name == "lora" and isinstance(written, str):
+        names = tuple(part.strip() for part in written.split(","))
+        facts["lora_targets"] = Fact(value=(ALL_LINEAR,) if names == ("all",) else names, setting=targets)
     return facts
 
 
 def _precision(config: Config) -> dict[str, Any]:
-    """The dtypes: trained parameters are float32, whatever that of the computation is, unless told otherwise."""
+    """The dtypes: weights are loaded in that of the computation, and those that are trained in full made float32."""
     if pure := config.on("pure_bf16"):
         fact = Fact(value="bfloat16", setting=pure)
         return {"compute_dtype": fact, "parameter_dtype": fact}
-    return {} if config.on("use_badam") else {"parameter_dtype": Fact(value="float32")}
+    kind = config.value("finetuning_type")
+    if kind == "full":
+        return {} if config.on("use_badam") else {"parameter_dtype": Fact(value="float32")}
+    if kind == "lora" and (bf16 := config.get("bf16")) and is_true(bf16.value):
+        return {"parameter_dtype": Fact(value="bfloat16", setting=bf16)}
+    return {}
 
 
 def _loss(config: Config) -> Fact[Loss] | None:

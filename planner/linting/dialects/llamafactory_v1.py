@@ -22,7 +22,8 @@ def read(config: Config) -> Facts:
     if isinstance(is_on, bool):
         kind = Checkpointing.FULL if is_on else Checkpointing.NONE
         facts["checkpointing"] = Fact(value=kind, setting=checkpointing)
-        facts["reentrant"] = Fact(value=False)
+        if is_on:
+            facts["reentrant"] = Fact(value=False)
     attention = config.value("flash_attn")
     if isinstance(attention, str) and attention in _ATTENTION:
         facts["attention"] = Fact(value=_ATTENTION[attention], setting=config.get("flash_attn"))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from planner.configs.config import Config
-from planner.configs.facts import Fact, Facts, Loss
+from planner.configs.facts import ALL_LINEAR, Fact, Facts, Loss
 from planner.configs.sharding import is_true
 from planner.linting.dialects.transformers import attention_of, training_arguments
 
@@ -54,6 +54,8 @@ def _adapters(config: Config) -> dict[str, Any]:
     rank, targets = config.get("lora_r"), config.get("lora_target_modules")
     if isinstance(config.value("lora_r"), int):
         facts["lora_rank"] = Fact(value=config.value("lora_r"), setting=rank)
-    if targets is not None and isinstance(targets.value, list):
+    if targets is not None and targets.value == ALL_LINEAR:
+        facts["lora_targets"] = Fact(value=(ALL_LINEAR,), setting=targets)
+    elif targets is not None and isinstance(targets.value, list):
         facts["lora_targets"] = Fact(value=tuple(str(name) for name in targets.value), setting=targets)
     return facts

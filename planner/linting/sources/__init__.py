@@ -1,7 +1,6 @@
 """File text to `planner.configs.tree.Document`, by format. Nothing is executed and no tag makes an object."""
 
 import os
-import re
 from importlib import import_module
 
 from planner.configs.tree import Document, SourceFormat
@@ -40,10 +39,6 @@ class SourceError(PlannerError):
         super().__init__(message)
         self.message = message
         self.offset = offset
-
-
-# NUL, which marks binary data, and halves of surrogate pairs, which UTF-8 cannot hold.
-_FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
 
 
 def decode(data: bytes) -> str:

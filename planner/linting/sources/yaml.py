@@ -45,11 +45,11 @@ def parse(text: str, path: str) -> Document:
     Raises:
         SourceError: The text is not YAML, is nested or repeated beyond the limits, or uses tags that make objects.
     """
-    # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
-    # A byte-order mark, which its marks would not count, becomes an empty line.
+    # A byte-order mark, which PyYAML does not count, becomes an empty line.
     source = f"\n{text[1:]}" if text.startswith("\ufeff") else text
+    # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
+    builder = _Builder(iter(_Loader(source).get_event, None))
     try:
-        builder = _Builder(iter(_Loader(source).get_event, None))
         root = builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -62,6 +62,7 @@ def parse(text: str, path: str) -> Document:
         text=text,
         format=SourceFormat.YAML,
         root=root,
+        # Only those that name the planner are ever looked at.
         comments=tuple(_comments(text[: builder.end], builder.not_plain)) if MARK in text else (),
     )
 

@@ -27,8 +27,8 @@ _ANY_DIALECT = "all"
 
 def listing(rules: "Iterable[Rule]") -> str:
     """A table of rules."""
-    cells = [[rule.code, rule.name, rule.severity, rule.fix or "-", _when(rule)] for rule in rules]
-    return "\n".join(table(["Code", "name", "severity", "fix", "runs"], cells, left=5)) + "\n"
+    cells = [[rule.code, rule.name, rule.severity, rule.fix or "-", _conditions(rule) or "-"] for rule in rules]
+    return "\n".join(table(["Code", "name", "severity", "fix", "needs"], cells, left=5)) + "\n"
 
 
 def document(rule: "Rule", example: "Example") -> dict[str, Any]:
@@ -83,7 +83,7 @@ def markdown(rule: "Rule", example: "Example") -> str:
 def _facts(rule: "Rule") -> Iterator[tuple[str, str]]:
     yield "Severity", f"{rule.severity}: {_SEVERITY[rule.severity]}"
     yield "Frameworks", _dialects(rule)
-    yield "Runs", _when(rule)
+    yield "Runs", f"with {_conditions(rule)}" if _conditions(rule) else "by default"
     yield "Fix", _FIX[rule.fix]
 
 
@@ -91,10 +91,8 @@ def _dialects(rule: "Rule") -> str:
     return ", ".join(rule.dialects) or _ANY_DIALECT
 
 
-def _when(rule: "Rule") -> str:
-    conditions = ["selected"] if rule.opt_in else []
-    conditions += ["given --device"] if rule.needs_device else []
-    return f"when {' and '.join(conditions)}" if conditions else "by default"
+def _conditions(rule: "Rule") -> str:
+    return ", ".join([*(["--select"] if rule.opt_in else []), *(["--device"] if rule.needs_device else [])])
 
 
 def _wrapped(text: str) -> str:
