@@ -109,7 +109,7 @@ def report(
     profile = _device_of(plan, run, device)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     with imports("planner report"):
-        from planner.answers import report_on
+        from planner.answers.plans import report_on
         from planner.reporting.page.page import report_page
         from planner.reporting.report import report_document, report_text
         from planner.reporting.tables import gigabytes

@@ -178,7 +178,7 @@ class _Answers:
     as_json: bool
 
     def plan(self, outcome: "Outcome", graph: "OpGraph", trace_s: float, tried: "Throughput | None" = None) -> None:
-        from planner.answers import summary_of
+        from planner.answers.plans import summary_of
         from planner.plan import format_plan, naming_spec, write_plan
         from planner.reporting import documents, text
 

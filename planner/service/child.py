@@ -47,7 +47,7 @@ def answer(request: PlanRequest, question: PlanQuestion, say: Say) -> Mapping[st
         PlannerError: There is none, or the step cannot be traced.
     """
     with needs("solving"):
-        from planner.answers import report_on, summary_of
+        from planner.answers.plans import report_on, summary_of
         from planner.plan import format_plan
         from planner.planning import solve_graph
         from planner.reporting.documents import plan_document

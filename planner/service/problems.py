@@ -1,5 +1,6 @@
 """Errors as problem documents (RFC 9457), with the same text as the command line."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,3 +41,8 @@ def _title(error: PlannerError) -> str:
 def problem(status: int, title: str, detail: str) -> Mapping[str, Any]:
     """A problem document of the service's own."""
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
+
+
+def encoded(found: Mapping[str, Any]) -> bytes:
+    """A problem document as the body of an answer."""
+    return json.dumps(found).encode()

@@ -62,17 +62,26 @@ def understand(request: PlanRequest, *, allows: Callable[[str], bool]) -> PlanQu
     """
     run = parse_spec(request.spec, request.name, allows=allows)
     check_traceable(run)
-    if request.device is not None and request.device not in device_names():
-        hint = did_you_mean(request.device, device_names(), plural="known devices")
-        raise DeviceError(f"unknown device {request.device!r}", path="device", hint=hint)
     # A mapping or a known name: neither is the path of a file, unless the operator allows it.
-    profile = load_device(run.device if request.device is None else request.device)
+    profile = load_device(run.device) if request.device is None else device_named(request.device)
     return PlanQuestion(
         run=run,
         profile=profile,
         budget_bytes=as_bytes(request.budget),
         host_budget_bytes=profile.host_budget(request.host_budget),
     )
+
+
+def device_named(name: str) -> DeviceProfile:
+    """The device of that name among those that come with the planner: never one in a file.
+
+    Raises:
+        DeviceError: There is none.
+    """
+    if name not in device_names():
+        hint = did_you_mean(name, device_names(), plural="known devices")
+        raise DeviceError(f"unknown device {name!r}", path="device", hint=hint)
+    return load_device(name)
 
 
 def key_of(request: PlanRequest, question: PlanQuestion) -> str:

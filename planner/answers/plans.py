@@ -1,6 +1,6 @@
 """What is said about a plan: the summary of a solve, and the report of a plan on its traced step.
 
-Commands print these and the service keeps them; both are made here, from records of every stage.
+It needs the "solve" extra.
 """
 
 from pathlib import Path

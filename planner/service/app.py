@@ -1,0 +1,99 @@
+"""The application: routes, guards, and errors as problem documents."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from sqlalchemy.exc import DBAPIError, OperationalError
+from starlette.exceptions import HTTPException
+
+from planner import __version__
+from planner.errors import PlannerError
+from planner.service.problems import MEDIA_TYPE, encoded, problem, problem_of
+from planner.service.security import Guard
+from planner.service.settings import Settings
+from planner.service.store.database import Database
+from planner.service.store.jobs import JobStore
+from planner.service.store.tokens import TokenStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What routes work with; it is `request.app.state.services`."""
+
+    settings: Settings
+    database: Database
+    jobs: JobStore
+    tokens: TokenStore
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application. The database's tables are made or updated as it starts."""
+    database = Database(settings.database)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        database.migrate()
+        yield
+        database.close()
+
+    app = FastAPI(
+        title="planner",
+        version=__version__,
+        summary="Plans, estimates and lint for the memory of training neural networks.",
+        lifespan=lifespan,
+        docs_url=None,  # it would load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.services = Services(
+        settings=settings, database=database, jobs=JobStore(database), tokens=TokenStore(database)
+    )
+    from planner.service.routes import health, plans, quick
+
+    for module in (quick, plans, health):
+        app.include_router(module.router)
+    app.add_middleware(Guard, settings=settings)
+    _answer_errors(app)
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    @app.exception_handler(PlannerError)
+    async def planner_error(request: Request, error: PlannerError) -> Response:
+        return _problem(dict(problem_of(error)))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        parts = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
+        return _problem(dict(problem(422, "The request cannot be used", "; ".join(parts))))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), str(error.detail))
+        return _problem(dict(found), dict(error.headers or {}))
+
+    @app.exception_handler(DBAPIError)
+    async def database_away(request: Request, error: DBAPIError) -> Response:
+        if isinstance(error, OperationalError) and "full" in str(error.orig):
+            return _problem(dict(problem(507, "No room", "the server's disk is full; nothing was accepted")))
+        found = problem(503, "The database is away", "nothing was accepted; try again")
+        return _problem(dict(found), {"retry-after": "1"})
+
+
+_TITLES = {
+    401: "A token is needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not allowed here",
+    409: "Not yet",
+    413: "Too large",
+}
+
+
+def _problem(found: dict[str, object], headers: dict[str, str] | None = None) -> Response:
+    status = found["status"]
+    assert isinstance(status, int)
+    return Response(encoded(found), status_code=status, media_type=MEDIA_TYPE, headers=headers)
