@@ -32,6 +32,9 @@ _MODULE_BY_COMMAND = {
     "lint": "lint",
     "rules": "rules",
     "rule": "rules",
+    "serve": "serve",
+    "worker": "serve",
+    "token": "token",
     "devices": "catalogue",
     "presets": "catalogue",
 }

@@ -5,10 +5,8 @@ It reads one JSON object from stdin, ``{"request": ..., "allowed": [...]}``, and
 code prints goes to stderr. It ends itself when its parent is gone.
 """
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,16 +16,16 @@ from typing import Any, TextIO
 
 from planner.errors import PlannerError
 from planner.extras import needs
+from planner.service.parent import die_with_the_parent
 from planner.service.problems import problem_of
 from planner.service.requests import PlanQuestion, PlanRequest, request_of, understand
 
 Say = Callable[[str], None]
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main() -> None:
     """Reads the job, solves it and writes what comes of it."""
-    _die_with_the_parent()
+    die_with_the_parent()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     job = json.load(sys.stdin)
@@ -81,15 +79,6 @@ def answer(request: PlanRequest, question: PlanQuestion, say: Say) -> Mapping[st
 def _write(file: TextIO, record: Mapping[str, Any]) -> None:
     file.write(json.dumps(record) + "\n")
     file.flush()
-
-
-def _die_with_the_parent() -> None:
-    """Asks the kernel to end this process with its worker, which cannot when it is killed. Only Linux can be asked."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died in between
-            os._exit(1)
 
 
 if __name__ == "__main__":

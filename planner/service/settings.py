@@ -1,6 +1,7 @@
 """What an operator decides, with the limits that hold for everyone."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 MIB = 2**20
 
@@ -39,3 +40,14 @@ class Settings:
     limits: SolveLimits = SolveLimits()
     largest_body_bytes: int = 4 * MIB
     requests_per_minute: int = 600
+
+
+def as_text(settings: Settings) -> str:
+    """The settings as text, for processes that are started with them."""
+    return json.dumps({**asdict(settings), "allowed": sorted(settings.allowed)})
+
+
+def from_text(text: str) -> Settings:
+    """The settings that `as_text` made text of."""
+    data = json.loads(text)
+    return Settings(**{**data, "allowed": frozenset(data["allowed"]), "limits": SolveLimits(**data["limits"])})
