@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.exc import DBAPIError, OperationalError
 from starlette.exceptions import HTTPException
 
@@ -51,9 +51,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.services = Services(
         settings=settings, database=database, jobs=JobStore(database), tokens=TokenStore(database)
     )
-    from planner.service.routes import health, plans, quick
+    from planner.service.routes import health, pages, plans, quick
 
-    for module in (quick, plans, health):
+    for module in (quick, plans, health, pages):
         app.include_router(module.router)
     app.add_middleware(Guard, settings=settings)
     _answer_errors(app)
@@ -61,6 +61,12 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _answer_errors(app: FastAPI) -> None:
+    from planner.service.routes.access import LoginNeededError
+
+    @app.exception_handler(LoginNeededError)
+    async def login_needed(request: Request, error: LoginNeededError) -> Response:
+        return RedirectResponse("/login", status_code=303)
+
     @app.exception_handler(PlannerError)
     async def planner_error(request: Request, error: PlannerError) -> Response:
         return _problem(dict(problem_of(error)))

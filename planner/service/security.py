@@ -15,14 +15,14 @@ from planner.service.settings import Settings
 _HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 PAGE_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "form-action 'self'; frame-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _MOST_CLIENTS = 10_000  # that are remembered; beyond it the longest silent are forgotten
 _MINUTE_S = 60.0

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from planner.errors import PlannerError
 from planner.service.requests import SPEC_NAME, PlanRequest, key_of, understand
 from planner.service.routes.access import Service, may_read, may_submit
 from planner.service.routes.quick import SPEC
@@ -20,11 +21,16 @@ from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
 EVENT_S = 0.5  # between looks for news
+DEFAULT_GAP = 0.005  # as `planner solve` has it
 _PAGE = 50
 _MOST = 200  # jobs in one list
 _NAME = r"^[A-Za-z0-9._ -]{1,200}$"
 
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As `POST /v1/plans` gave it.")]
+
+
+class LimitError(PlannerError):
+    """More than one request may ask for."""
 
 
 class PlanBody(BaseModel):
@@ -37,7 +43,7 @@ class PlanBody(BaseModel):
     name: str = Field(SPEC_NAME, pattern=_NAME, description="What to call it.", examples=["llama-3-8b.yaml"])
     host_budget: str | None = Field(None, max_length=64, description="Host memory for offloaded tensors; 0 for none.")
     device: str | None = Field(None, max_length=50, description="A device instead of the spec's.")
-    gap: float = Field(0.005, ge=0, le=1, description="Stop once within this fraction of the least possible.")
+    gap: float = Field(DEFAULT_GAP, ge=0, le=1, description="Stop once within this fraction of the least possible.")
     time_limit: float = Field(60.0, gt=0, description="Seconds after which to stop solving, with the best plan found.")
 
 
@@ -47,9 +53,19 @@ def post_plan(body: PlanBody, service: Service) -> JSONResponse:
 
     `Location` is where to look. What is plainly wrong with a spec is said at once, with 422.
     """
+    job = ask(body, service)
+    return JSONResponse(document(job), status_code=202, headers={"location": f"/v1/plans/{job.id}"})
+
+
+def ask(body: PlanBody, service: Service) -> Job:
+    """The job for what is asked.
+
+    Raises:
+        PlannerError: What is asked cannot be understood, or names what is not allowed.
+    """
     longest = service.settings.limits.longest_time_limit_s
     if body.time_limit > longest:
-        raise HTTPException(422, f"time_limit: at most {longest:g} s here")
+        raise LimitError(f"time_limit: at most {longest:g} s here, found {body.time_limit:g}")
     request = PlanRequest(
         spec=body.spec,
         name=body.name,
@@ -61,7 +77,7 @@ def post_plan(body: PlanBody, service: Service) -> JSONResponse:
     )
     question = understand(request, allows=service.settings.allowed.__contains__)
     job, _ = service.jobs.submit(key=key_of(request, question), name=request.name, request=asdict(request))
-    return JSONResponse(document(job), status_code=202, headers={"location": f"/v1/plans/{job.id}"})
+    return job
 
 
 @router.get("", dependencies=[may_read], summary="List and search")
@@ -100,7 +116,8 @@ def get_plan_file(job_id: JobId, service: Service) -> Response:
 @router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report")
 def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     """The report as one page that needs no network; its own policy lets its own script run and no other."""
-    return HTMLResponse(result_of(service, job_id).report)
+    # The plan's page shows it in a frame.
+    return HTMLResponse(result_of(service, job_id).report, headers={"x-frame-options": "SAMEORIGIN"})
 
 
 @router.get("/{job_id}/events", dependencies=[may_read], summary="Watch it")
