@@ -360,7 +360,54 @@ def parse_spec(text: str, path: str, *, allows: Callable[[str], bool]) -> RunSpe
                 key_path,
                 hint="name a transformers class or a preset with inline config, and a device of `planner devices`",
             )
+    _check_closed(document, model.get("config", {}), ("model", "config"))
     return _build(document, directory=Path())
+
+
+# Keys by which a transformers config, or one inside it, names code or weights that are elsewhere, or how to load them.
+# Source: transformers 5.24: `auto_map` and `trust_remote_code` in dynamic_module_utils.py, attention and experts from
+# the hub in modeling_utils.py, `quantization_config` in quantizers/auto.py, timm's `create_model` for the rest.
+_OPEN_KEYS = frozenset(
+    {
+        "auto_map",
+        "trust_remote_code",
+        "code_revision",
+        "custom_pipelines",
+        "name_or_path",
+        "pretrained_model_name_or_path",
+        "attn_implementation",
+        "experts_implementation",
+        "kernel_config",
+        "quantization_config",
+        "use_pretrained_backbone",
+        "backbone_kwargs",
+        "model_args",
+        "checkpoint_path",
+        "pretrained",
+        "pretrained_cfg",
+    }
+)
+_PATH_MARKS = ("/", "\\", ":", "..")  # of files, of repositories, and of URLs
+
+
+def _check_closed(document: SourcedDocument, value: object, key_path: KeyPath) -> None:
+    """Returns when a config can say nothing but sizes and choices.
+
+    Raises:
+        SpecError: It names, or might name, something outside of it.
+    """
+    if isinstance(value, str) and any(mark in value for mark in _PATH_MARKS):
+        hint = "leave it out: a trace needs sizes and choices alone"
+        raise document.error("text that could name a file, a repository or code is not taken here", key_path, hint=hint)
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_closed(document, item, (*key_path, index))
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key.startswith("_") or key in _OPEN_KEYS:
+                hint = "leave it out: a trace needs neither code nor weights"
+                raise document.error("says where to load from, which is not taken here", (*key_path, key), hint=hint)
+            _check_closed(document, item, (*key_path, key))
 
 
 def batched_inputs(spec: RunSpec) -> tuple[str, ...]:

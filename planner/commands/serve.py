@@ -29,7 +29,10 @@ def database_option() -> Decorator:
         metavar="URL",
         default=DEFAULT_DATABASE,
         show_default=True,
-        help="Where jobs are kept: sqlite:///FILE or postgresql://USER@HOST/NAME.",
+        envvar="PLANNER_DB",
+        show_envvar=True,
+        help="Where jobs are kept: sqlite:///FILE or postgresql://USER@HOST/NAME. A password in the URL is for the "
+        "environment variable alone: others can see a command's options.",
     )
 
 
@@ -88,6 +91,7 @@ def serve(
     with imports("planner serve", extra="serve"):
         import uvicorn
 
+        from planner.service.connections import MOST_CONNECTIONS, SHUTDOWN_S, DeadlineProtocol
         from planner.service.processes import SETTINGS, LocalWorkers
         from planner.service.settings import as_text
         from planner.service.store.database import Database
@@ -113,6 +117,9 @@ def serve(
             port=port,
             workers=processes,
             server_header=False,
+            http=DeadlineProtocol,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=SHUTDOWN_S,
         )
 
 

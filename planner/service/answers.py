@@ -1,56 +1,130 @@
-"""What the service answers at once, as data: lint findings and estimates."""
+"""What the service answers at once: lint findings, estimates, and whether a plan can be asked for.
 
-from collections.abc import Callable
+The work is done by helpers, processes with limits: what others send may take long to read, and a thread that reads it
+can be neither ended nor kept from delaying all others.
+"""
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
-from planner.answers.estimates import summary_of
-from planner.device import load_device
-from planner.errors import ConfigError
-from planner.estimation.from_spec import run_of
-from planner.linting.detection import DIALECTS
-from planner.linting.run import Request, lint_content
-from planner.linting.selection import Selection, check_words
-from planner.reporting.estimate import estimate_document
-from planner.reporting.lint.json import document
-from planner.service.requests import SPEC_NAME, device_named
-from planner.spec import parse_spec
+from planner.errors import PlannerError
+from planner.service.confinement import OUT_OF_MEMORY_STATUS
+from planner.service.problems import ProblemError, problem
+from planner.service.requests import PlanRequest
+from planner.service.settings import HelperLimits, Settings
 
 
-def lint(
-    content: str,
-    name: str,
-    *,
-    dialect: str | None,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    device: str | None,
-) -> dict[str, Any]:
-    """The findings in a config's text, as `planner lint --output-format json` prints them; no file is read.
+class Answers:
+    """Helpers, and the questions for them."""
 
-    Raises:
-        PlannerError: A rule, a dialect or the device does not exist, or the text cannot be read.
-    """
-    check_words((*select, *ignore))
-    if dialect is not None and dialect not in DIALECTS:
-        raise ConfigError(f"unknown dialect {dialect!r}", path="dialect", hint=f"one of {', '.join(DIALECTS)}")
-    request = Request(
-        selection=Selection(select=select, ignore=ignore),
-        dialect=dialect,
-        device=None if device is None else device_named(device),
-        is_isolated=True,
-        reads_files=False,
-    )
-    run = lint_content(content.encode(), name, request)
-    return document(run) | {"unknown": list(run.unknown)}
+    def __init__(self, settings: Settings) -> None:
+        self._allowed = sorted(settings.allowed)
+        self._limits = settings.helpers
+        self._idle: queue.LifoQueue[_Helper] = queue.LifoQueue()
+        self._places = threading.BoundedSemaphore(self._limits.count + self._limits.most_waiting)
+        for _ in range(self._limits.count):
+            self._idle.put(_Helper(self._limits))
+
+    def close(self) -> None:
+        """Ends the helpers that have nothing to do; others end with their question, or with this process."""
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    def lint(self, **asked: Any) -> dict[str, Any]:
+        """The findings in a config's text; see `planner.service.helper.lint`."""
+        found: dict[str, Any] = self._ask("lint", asked)
+        return found
+
+    def estimate(self, *, spec: str, device: str | None) -> dict[str, Any]:
+        """The estimate of a spec's text; see `planner.service.helper.estimate`."""
+        found: dict[str, Any] = self._ask("estimate", {"spec": spec, "device": device, "allowed": self._allowed})
+        return found
+
+    def key(self, request: PlanRequest) -> str:
+        """The key of a request for a plan; see `planner.service.helper.key`."""
+        found: str = self._ask("key", {"request": asdict(request), "allowed": self._allowed})
+        return found
+
+    def _ask(self, what: str, of: Mapping[str, Any]) -> Any:
+        """The answer of a helper.
+
+        Raises:
+            ProblemError: There is none: the input cannot be used, a limit was reached, or all helpers are busy.
+        """
+        if not self._places.acquire(blocking=False):
+            raise _busy()
+        try:
+            helper = self._idle.get(timeout=self._limits.longest_wait_s)
+        except queue.Empty:
+            raise _busy() from None
+        finally:
+            self._places.release()
+        try:
+            found = helper.ask({"what": what, "of": of})
+        finally:
+            self._idle.put(helper if helper.is_alive() else _Helper(self._limits))
+        if "problem" in found:
+            raise ProblemError(found["problem"])
+        return found["answer"]
 
 
-def estimate(spec: str, device: str | None, *, allows: Callable[[str], bool]) -> dict[str, Any]:
-    """The estimate of a spec's text, as `planner estimate --json` prints it.
+def _busy() -> PlannerError:
+    return ProblemError(problem(503, "Busy", "all that could answer this are at work; try again"))
 
-    Raises:
-        PlannerError: The spec does not fit, is not known in closed form, or names what is not allowed.
-    """
-    run_spec = parse_spec(spec, SPEC_NAME, allows=allows)
-    profile = load_device(run_spec.device) if device is None else device_named(device)
-    model = run_spec.model.preset or run_spec.model.name
-    return estimate_document(summary_of(model, run_of(run_spec), profile))
+
+class _Helper:
+    """A helper process."""
+
+    def __init__(self, limits: HelperLimits) -> None:
+        self._limits = limits
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "planner.service.helper", str(limits.memory_bytes), str(limits.deadline_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the server
+        )
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Its answer, or why there is none; it has ended then."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = ""
+        with suppress(BrokenPipeError):  # where it has ended, which the missing answer says
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if line.endswith("\n"):
+            found: Mapping[str, Any] = json.loads(line)
+            return found
+        self.close()
+        return {"problem": self._why_it_ended()}
+
+    def _why_it_ended(self) -> Mapping[str, Any]:
+        status = self._process.returncode
+        if status == -signal.SIGALRM:
+            limit = f"reading this takes longer than the {self._limits.deadline_s:g} s that it may"
+            return problem(422, "A limit was reached", limit)
+        if status == OUT_OF_MEMORY_STATUS:
+            limit = f"reading this takes more than the {self._limits.memory_bytes / 1e9:.1f} GB that it may"
+            return problem(422, "A limit was reached", limit)
+        return problem(503, "Interrupted", "what worked on this has ended; try again")

@@ -1,8 +1,8 @@
-"""The process that solves one job, so that limits can end it and not the worker: ``python -m planner.service.child``.
+"""The process that solves one job, so that limits can end it and not the worker.
 
-It reads one JSON object from stdin, ``{"request": ..., "allowed": [...]}``, and writes JSON lines to stdout:
-``{"progress": "..."}`` as it goes, and at the end ``{"result": {...}}`` or ``{"problem": {...}}``. What the model's
-code prints goes to stderr. It ends itself when its parent is gone.
+``python -m planner.service.child PARENT`` reads one JSON object from stdin, ``{"request": ..., "allowed": [...],
+"memory_bytes": ..., "cpu_s": ...}``, and writes JSON lines to stdout: ``{"progress": "..."}`` as it goes, and last
+``{"result": {...}}`` or ``{"problem": {...}}``. What the model's code prints goes to stderr. It ends with its parent.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from planner.errors import PlannerError
 from planner.extras import needs
-from planner.service.parent import die_with_the_parent
+from planner.service.confinement import confine, die_with
 from planner.service.problems import problem_of
 from planner.service.requests import PlanQuestion, PlanRequest, request_of, understand
 
@@ -25,10 +25,11 @@ Say = Callable[[str], None]
 
 def main() -> None:
     """Reads the job, solves it and writes what comes of it."""
-    die_with_the_parent()
+    die_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     job = json.load(sys.stdin)
+    confine(memory_bytes=job["memory_bytes"], cpu_s=job["cpu_s"])
     allowed = frozenset(job["allowed"])
     request = request_of(job["request"])
     try:

@@ -5,8 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.errors import InfeasibleError, LocatedError, MissingExtraError, PlannerError
+from planner.service.redaction import without_paths
 
 MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemError(PlannerError):
+    """A problem that is known as its document."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        super().__init__(found["detail"])
+        self.problem = found
 
 
 def problem_of(error: PlannerError) -> Mapping[str, Any]:
@@ -15,7 +24,15 @@ def problem_of(error: PlannerError) -> Mapping[str, Any]:
     Besides the members of RFC 9457: `line`, `column`, `key` and `hint` of errors that have a place, and the bytes of
     budgets that no plan fits.
     """
-    problem: dict[str, Any] = {"type": "about:blank", "title": _title(error), "status": 422, "detail": str(error)}
+    if isinstance(error, ProblemError):
+        return error.problem
+    # Errors of other libraries name files of this machine.
+    problem: dict[str, Any] = {
+        "type": "about:blank",
+        "title": _title(error),
+        "status": 422,
+        "detail": without_paths(str(error)),
+    }
     if isinstance(error, MissingExtraError):
         problem["status"] = 503
     if isinstance(error, LocatedError):

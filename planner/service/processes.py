@@ -1,5 +1,6 @@
 """The processes of a service: those that answer, started by uvicorn, and those that solve, kept alive here."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from types import FrameType
 from fastapi import FastAPI
 
 from planner.service.app import create_app
-from planner.service.parent import die_with_the_parent
+from planner.service.confinement import die_with
 from planner.service.settings import Settings, as_text, from_text
 from planner.service.store.database import Database
 from planner.service.store.jobs import JobStore
@@ -24,7 +25,10 @@ _GRACE_S = 10.0  # for workers to put their jobs back
 
 def application() -> FastAPI:
     """The application with the settings that this process was started with."""
-    return create_app(from_text(os.environ[SETTINGS]))
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:  # one of several: else it would hold the port on its own
+        die_with(parent.pid)
+    return create_app(from_text(os.environ[SETTINGS]), _say)
 
 
 def work(settings: Settings, log: Log) -> None:
@@ -60,12 +64,9 @@ class LocalWorkers:
     def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._thread.join()
-        for process in self._processes:
-            process.terminate()
-        _wait(self._processes)
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-c", "from planner.service.processes import main; main()"]
+        command = [sys.executable, "-c", "from planner.service.processes import main; main()", str(os.getpid())]
         # A session of its own: Ctrl-C is for this process, which then tells its workers in its own time.
         return subprocess.Popen(command, env=self._environment, start_new_session=True)
 
@@ -75,6 +76,11 @@ class LocalWorkers:
                 if process.poll() is not None:
                     self._log(f"worker {process.pid} ended with status {process.returncode}; starting another")
                     self._processes[number] = self._start()
+        # Here and not where the context ends: for the kernel, a thread is the parent of what it has started, so those
+        # that were started anew would be killed with this one.
+        for process in self._processes:
+            process.terminate()
+        _wait(self._processes)
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
@@ -88,5 +94,9 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 def main() -> None:
     """A local worker, with the settings that it was started with."""
-    die_with_the_parent()
-    work(from_text(os.environ[SETTINGS]), lambda line: print(f"planner: {line}", file=sys.stderr, flush=True))
+    die_with(int(sys.argv[1]))
+    work(from_text(os.environ[SETTINGS]), _say)
+
+
+def _say(line: str) -> None:
+    print(f"planner: {line}", file=sys.stderr, flush=True)

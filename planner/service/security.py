@@ -1,18 +1,26 @@
-"""What stands before every request: the size of its body, how many come from one client, tokens, and headers."""
+"""What stands before every request: whom it takes the server for, the size of its body and the time that takes to come,
+how many come from one client, and headers; and behind every request, what is said of a fault of ours.
+"""
 
+import asyncio
+import ipaddress
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planner.service.problems import MEDIA_TYPE, encoded, problem
+from planner.service.redaction import fault, one_line
 from planner.service.settings import Settings
 
-# A report carries its own style and script with a policy of its own in the page; the service's pages load theirs from
-# the service. Both hold at once, so what this one forbids no page can allow: inline parts are therefore left to pages.
 _HEADERS: Mapping[str, str] = {
+    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
@@ -24,12 +32,12 @@ PAGE_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+# A report has a policy of its own in the page, for its own style and script. Both hold at once. This one makes it a page
+# of no site, so that its script, whatever it is, can ask the service for nothing.
+REPORT_POLICY = "sandbox allow-scripts; frame-ancestors 'self'"
+_LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 _MOST_CLIENTS = 10_000  # that are remembered; beyond it the longest silent are forgotten
 _MINUTE_S = 60.0
-
-
-class TooLargeError(Exception):
-    """A body beyond the limit, found out while it is read."""
 
 
 class RateLimiter:
@@ -55,12 +63,37 @@ class RateLimiter:
         return wait
 
 
+class Streams:
+    """Counts the answers to each client that do not end by themselves."""
+
+    def __init__(self, per_client: int) -> None:
+        self._per_client = per_client
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def one(self, client: str) -> Iterator[None]:
+        """While one is open.
+
+        Raises:
+            HTTPException: The client has too many.
+        """
+        if self._open[client] >= self._per_client:
+            raise HTTPException(429, f"at most {self._per_client} at once", {"retry-after": "10"})
+        self._open[client] += 1
+        try:
+            yield
+        finally:
+            self._open[client] -= 1
+            self._open += Counter()  # forgets those that have none
+
+
 class Guard:
     """Refuses what is too large or too much, and puts security headers on every answer."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, log: Callable[[str], None]) -> None:
         self._app = app
-        self._largest = settings.largest_body_bytes
+        self._settings = settings
+        self._log = log
         self._limiter = RateLimiter(settings.requests_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,44 +111,102 @@ class Guard:
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in extra.items())]
             await send(message)
 
-        wait_s = 0.0 if scope["path"] in _UNCOUNTED else self._limiter.wait_s(_client(scope))
-        if wait_s:
-            found = problem(429, "Too many requests", f"wait {wait_s:.1f} s")
-            await _refuse(send_guarded, found, {"retry-after": str(int(wait_s) + 1)})
+        refused = self._refused(scope)
+        if refused is not None:
+            await _refuse(send_guarded, *refused)
             return
-        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        too_large = problem(413, "Too large", f"a request may have at most {self._largest:,} bytes")
-        if not declared.isdigit() or int(declared) > self._largest:
-            await _refuse(send_guarded, too_large, {})
-            return
-        received = 0
-
-        async def receive_guarded() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._largest:
-                raise TooLargeError
-            return message
-
         try:
-            await self._app(scope, receive_guarded, send_guarded)
-        except TooLargeError:
-            if not has_begun:
-                await _refuse(send_guarded, too_large, {"connection": "close"})
+            await self._app(scope, _Body(receive, self._settings).receive, send_guarded)
+        except Exception as error:
+            self._log(f"{scope['method']} {one_line(scope['path'])}: {fault(error)}")
+            if (
+                not has_begun
+            ):  # else the server ends the connection, by which the client knows that something is missing
+                await _refuse(send_guarded, problem(500, "A fault of the server", "what went wrong is in its log"))
+
+    def _refused(self, scope: Scope) -> tuple[Mapping[str, Any], Mapping[str, str]] | None:
+        """The problem with a request that can be told before it is read, and headers for it."""
+        headers = dict(scope["headers"])
+        # A site whose name leads here (DNS rebinding) is, for a browser, the same site as this one. Where tokens are
+        # needed, the browser has none for that name.
+        if not self._settings.needs_tokens and not _is_loopback(headers.get(b"host", b"").decode("latin-1")):
+            name = "a service without tokens answers to localhost alone; to serve another name, start it with --tokens"
+            return problem(421, "Not the name of this server", name), {}
+        wait_s = 0.0 if scope["path"] in _UNCOUNTED else self._limiter.wait_s(client_of(scope))
+        if wait_s:
+            return problem(429, "Too many requests", f"wait {wait_s:.1f} s"), {"retry-after": str(int(wait_s) + 1)}
+        if int(headers.get(b"content-length", b"0")) > self._settings.largest_body_bytes:
+            return problem(413, "Too large", _too_large(self._settings.largest_body_bytes)), _CLOSE
+        return None
+
+
+# After an answer to what was not read to its end, which is not wanted any more.
+_CLOSE: Mapping[str, str] = {"connection": "close"}
+
+
+def _too_large(largest_bytes: int) -> str:
+    return f"a request may have at most {largest_bytes:,} bytes"
+
+
+class _Body:
+    """The body of a request, within limits."""
+
+    def __init__(self, receive: Receive, settings: Settings) -> None:
+        self._receive = receive
+        self._largest = settings.largest_body_bytes
+        self._until = time.monotonic() + settings.body_deadline_s
+        self._received = 0
+        self._is_whole = False
+
+    async def receive(self) -> Message:
+        """What comes next.
+
+        Raises:
+            HTTPException: The body is too large, or takes too long to arrive.
+        """
+        if self._is_whole:  # what comes now is that the client has gone, at any time
+            return await self._receive()
+        try:
+            async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, "the request took too long to arrive", dict(_CLOSE)) from None
+        self._received += len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        if self._received > self._largest:
+            raise HTTPException(413, _too_large(self._largest), dict(_CLOSE))
+        return message
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names this machine as itself: "localhost:8080"."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).lower() in _LOOPBACK_NAMES
 
 
 _UNCOUNTED = frozenset(("/healthz", "/readyz"))
 
 
-def _client(scope: Scope) -> str:
+def client_of(scope: Scope) -> str:
+    """Who asks, for limits: an address, or what one household or office has of IPv6."""
     client = scope.get("client")
-    return client[0] if client else ""
+    if not client:
+        return ""
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:  # what a proxy has said
+        return str(client[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
+    return str(address)
 
 
-async def _refuse(send: Send, found: Mapping[str, Any], headers: MutableMapping[str, str]) -> None:
+_IPV6_PREFIX_BITS = 64  # Source: RFC 6177, of what a single network is given at least
+
+
+async def _refuse(send: Send, found: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
     body = encoded(found)
-    every = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **headers}
+    every = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **(headers or {})}
     await send(
         {
             "type": "http.response.start",

@@ -234,8 +234,9 @@ def login(service: Service, request: Request, token: Annotated[str, Form()] = ""
 
 
 @router.post("/logout")
-def logout() -> Response:
-    """Forgets the token."""
+def logout(request: Request) -> Response:
+    """Forgets the token, where no other site asks for that."""
     response = RedirectResponse("/login", status_code=303)
-    response.delete_cookie(COOKIE)
+    if is_same_site(request):
+        response.delete_cookie(COOKIE)
     return response

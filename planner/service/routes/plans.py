@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -9,13 +10,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import DBAPIError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from planner.errors import PlannerError
-from planner.service.requests import SPEC_NAME, PlanRequest, key_of, understand
+from planner.service.requests import SPEC_NAME, PlanRequest
 from planner.service.routes.access import Service, may_read, may_submit
 from planner.service.routes.quick import SPEC
+from planner.service.security import REPORT_POLICY, Streams, client_of
 from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
@@ -75,8 +79,8 @@ def ask(body: PlanBody, service: Service) -> Job:
         gap=body.gap,
         time_limit_s=body.time_limit,
     )
-    question = understand(request, allows=service.settings.allowed.__contains__)
-    job, _ = service.jobs.submit(key=key_of(request, question), name=request.name, request=asdict(request))
+    key = service.answers.key(request)
+    job, _ = service.jobs.submit(key=key, name=request.name, request=asdict(request))
     return job
 
 
@@ -117,18 +121,23 @@ def get_plan_file(job_id: JobId, service: Service) -> Response:
 def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     """The report as one page that needs no network; its own policy lets its own script run and no other."""
     # The plan's page shows it in a frame.
-    return HTMLResponse(result_of(service, job_id).report, headers={"x-frame-options": "SAMEORIGIN"})
+    headers = {"x-frame-options": "SAMEORIGIN", "content-security-policy": REPORT_POLICY}
+    return HTMLResponse(result_of(service, job_id).report, headers=headers)
 
 
 @router.get("/{job_id}/events", dependencies=[may_read], summary="Watch it")
 async def get_events(job_id: JobId, service: Service, request: Request) -> StreamingResponse:
-    """Server-sent events: `job` with the job whenever there is news, until it has ended."""
+    """Server-sent events: `job` with the job whenever there is news, until it has ended.
+
+    The stream may end before that, after some minutes or when the database is away: ask again.
+    """
     first = found(await run_in_threadpool(service.jobs.get, job_id))
+    until = time.monotonic() + service.settings.longest_stream_s
 
     async def events() -> AsyncIterator[str]:
         job: Job | None = first
         said = ""
-        while job is not None:
+        while job is not None and time.monotonic() < until:
             news = json.dumps(document(job))
             # A comment keeps proxies from closing a stream that has no news.
             yield f"event: job\ndata: {news}\n\n" if news != said else ": \n\n"
@@ -136,9 +145,25 @@ async def get_events(job_id: JobId, service: Service, request: Request) -> Strea
             if job.status not in IN_FLIGHT or await request.is_disconnected():
                 return
             await asyncio.sleep(EVENT_S)
-            job = await run_in_threadpool(service.jobs.get, job_id)
+            try:
+                job = await run_in_threadpool(service.jobs.get, job_id)
+            except DBAPIError:
+                return  # those who watch ask again, and are told
 
-    return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+    return _Stream(events(), service.streams, client_of(request.scope))
+
+
+class _Stream(StreamingResponse):
+    """A stream of events, counted while it is open."""
+
+    def __init__(self, events: AsyncIterator[str], streams: Streams, client: str) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._streams = streams
+        self._client = client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.one(self._client):
+            await super().__call__(scope, receive, send)
 
 
 def found(job: Job | None) -> Job:

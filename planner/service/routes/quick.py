@@ -5,7 +5,6 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.service.answers import estimate, lint
 from planner.service.routes.access import Service, may_submit
 
 router = APIRouter(prefix="/v1", tags=["at once"], dependencies=[may_submit])
@@ -37,19 +36,12 @@ class EstimateBody(_Body):
 
 
 @router.post("/lint", summary="Check a training config")
-def post_lint(body: LintBody) -> dict[str, Any]:
+def post_lint(body: LintBody, service: Service) -> dict[str, Any]:
     """The findings, as `planner lint --output-format json` prints them. Files that the config names are not read."""
-    return lint(
-        body.content,
-        body.name,
-        dialect=body.dialect,
-        select=tuple(body.select),
-        ignore=tuple(body.ignore),
-        device=body.device,
-    )
+    return service.answers.lint(**body.model_dump())
 
 
 @router.post("/estimate", summary="Say whether a run fits its device")
 def post_estimate(body: EstimateBody, service: Service) -> dict[str, Any]:
     """The estimate, as `planner estimate --json` prints it."""
-    return estimate(body.spec, body.device, allows=service.settings.allowed.__contains__)
+    return service.answers.estimate(spec=body.spec, device=body.device)

@@ -1,5 +1,6 @@
 """Connections: SQLite in one file by default, PostgreSQL by URL, and what differs between the two."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,11 +8,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Float, cast, create_engine, event, func, literal_column
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from planner.errors import PlannerError
 
 BUSY_MS = 10_000  # that a writer waits for another; a transaction here takes milliseconds
+CONNECT_S = 5  # that a database may take to answer a new connection
 POOL_SIZE = 5
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -41,27 +43,40 @@ class Database:
             raise DatabaseError(f"expected a sqlite or postgresql URL, found {parsed.get_backend_name()}")
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         if self.is_sqlite:
-            self.engine: Engine = create_engine(parsed, connect_args={"timeout": BUSY_MS / 1000})
+            # Parameters may be secret, or what others sent, and would be part of error messages.
+            self.engine: Engine = create_engine(parsed, hide_parameters=True, connect_args={"timeout": BUSY_MS / 1000})
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             # A connection that died with the database is found out before it is used.
             self.engine = create_engine(
-                parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, pool_size=POOL_SIZE
+                parsed.set(drivername="postgresql+psycopg"),
+                hide_parameters=True,
+                pool_pre_ping=True,
+                pool_size=POOL_SIZE,
+                connect_args={"connect_timeout": CONNECT_S},
             )
 
     def migrate(self) -> None:
-        """Makes or updates the tables; safe when several processes start at once."""
+        """Makes or updates the tables; safe when several processes start at once.
+
+        Raises:
+            DatabaseError: The database cannot be reached or opened.
+        """
         from alembic import command
         from alembic.config import Config
 
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-        with self.engine.begin() as connection:
-            if not self.is_sqlite:
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        try:
+            with self.engine.begin() as connection:
+                if not self.is_sqlite:
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except DBAPIError as error:
+            # Without its password.
+            raise DatabaseError(f"the database {self.engine.url!r} cannot be used: {error.orig}") from error
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -86,6 +101,14 @@ class Database:
         self.engine.dispose()
 
 
+def is_full(error: DBAPIError) -> bool:
+    """Whether the database has no room left."""
+    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or (
+        getattr(error.orig, "sqlstate", None) == _PG_DISK_FULL
+    )
+
+
+_PG_DISK_FULL = "53100"  # Source: PostgreSQL, Appendix A, "disk_full"
 _READS = "reads"
 _MIGRATION_LOCK = 0x706C616E  # "plan"
 

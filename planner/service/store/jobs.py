@@ -2,8 +2,8 @@
 
 What holds whatever dies when: a job that was accepted stays until it is done, failed or cancelled, and ends once. A
 worker has a job by a lease that it renews; when the lease runs out the job is anyone's again, with the next attempt
-number. Whatever a worker writes goes with its attempt number, so that one that was thought dead can change nothing
-any more.
+number. Whatever a worker writes goes with its name and attempt number, so that one that was thought dead can change
+nothing any more.
 """
 
 import json
@@ -74,6 +74,7 @@ class Lease:
     """A worker's right to a job."""
 
     job: Job
+    worker: str
     attempt: int
 
 
@@ -142,6 +143,8 @@ class JobStore:
     ) -> Sequence[Job]:
         """Jobs, the newest first, whose names contain the text; `before` is the `created_at` of the last one seen."""
         query = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+        if "\0" in text:
+            return []  # no name has it, and PostgreSQL cannot even look for it
         if text:
             query = query.where(func.lower(jobs.c.name).contains(text.lower(), autoescape=True))
         if status is not None:
@@ -176,6 +179,7 @@ class JobStore:
     def lease(self, worker: str) -> Lease | None:
         """The oldest job that waits, or whose worker is silent; None when there is none.
 
+        The worker's name must be its alone for all time: a job that was put back has the same attempt number again.
         Jobs that were begun too often are given up on the way, and jobs whose cancelling nobody carried out end.
         """
         with self._database.transaction() as connection:
@@ -202,7 +206,7 @@ class JobStore:
                     progress=None,
                 )
             )
-            return Lease(job=_job(row), attempt=attempt)
+            return Lease(job=_job(row), worker=worker, attempt=attempt)
 
     def _is_abandoned(self) -> ColumnElement[bool]:
         # A lease further ahead than any is given means that the clock was set back: its worker may be dead for long.
@@ -273,7 +277,12 @@ class JobStore:
 
 
 def _is_held(lease: Lease) -> ColumnElement[bool]:
-    return and_(jobs.c.id == lease.job.id, jobs.c.status == JobStatus.RUNNING, jobs.c.attempt == lease.attempt)
+    return and_(
+        jobs.c.id == lease.job.id,
+        jobs.c.status == JobStatus.RUNNING,
+        jobs.c.worker == lease.worker,
+        jobs.c.attempt == lease.attempt,
+    )
 
 
 def _joined(connection: Connection, key: str) -> Job | None:
