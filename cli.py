@@ -42,6 +42,9 @@ _MODULE_BY_COMMAND = {
     "lint": "lint",
     "rules": "rules",
     "rule": "rules",
+    "serve": "serve",
+    "worker": "serve",
+    "token": "token",
     "devices": "catalogue",
     "presets": "catalogue",
 }

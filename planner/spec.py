@@ -5,18 +5,18 @@ the same checks and become a `RunSpec`. Only ``model``, and one of ``batch`` and
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from planner.device import DEFAULT_DEVICE, load_device
+from planner.device import DEFAULT_DEVICE, device_names, load_device
 from planner.errors import SpecError, UnitError
 from planner.presets import load_preset, preset_names
 from planner.units import parse_dtype
 from planner.validation import check, did_you_mean, found
-from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml
+from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml, parse_yaml
 
 MAX_INPUT_ELEMENTS = 10**12
 MAX_SIZE = 10**9  # of an axis, as the schema has it
@@ -331,6 +331,85 @@ def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
         DeviceError: The device does not exist or does not fit.
     """
     return _checked(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
+
+
+def parse_spec(text: str, path: str, *, allows: Callable[[str], bool]) -> RunSpec:
+    """The run that the text of a spec describes, from someone who may not have code run or files opened at will.
+
+    Args:
+        text: YAML.
+        path: How errors name it.
+        allows: Whether a function ("package.module:function") or a file that the spec names may be used.
+
+    Raises:
+        SpecError: It does not fit, or names what is not allowed; it points at the line.
+        DeviceError: The device does not exist or does not fit.
+    """
+    document = parse_yaml(text, path)
+    check(document, "model")
+    data = cast(dict[str, Any], document.data)
+    model, loss, device = data["model"], data.get("loss"), data.get("device", DEFAULT_DEVICE)
+    named: tuple[tuple[KeyPath, object, bool], ...] = (
+        (("model", "factory"), model.get("factory"), True),
+        (("model", "config_file"), model.get("config_file"), True),
+        (("loss",), loss, loss != "mean"),
+        (("device",), device, isinstance(device, str) and device not in device_names()),
+    )
+    for key_path, value, is_outside in named:
+        if value is not None and is_outside and not allows(str(value)):
+            raise document.error(
+                "functions and files of the server are not open to specs that are sent to it",
+                key_path,
+                hint="name a transformers class or a preset with inline config, and a device of `planner devices`",
+            )
+    _check_closed(document, model.get("config", {}), ("model", "config"))
+    return _build(document, directory=Path())
+
+
+# Keys by which a transformers config, or one inside it, names code or weights that are elsewhere, or how to load them.
+# Source: transformers 5.24: `auto_map` and `trust_remote_code` in dynamic_module_utils.py, attention and experts from
+# the hub in modeling_utils.py, `quantization_config` in quantizers/auto.py, timm's `create_model` for the rest.
+_OPEN_KEYS = frozenset(
+    {
+        "auto_map",
+        "trust_remote_code",
+        "code_revision",
+        "custom_pipelines",
+        "name_or_path",
+        "pretrained_model_name_or_path",
+        "attn_implementation",
+        "experts_implementation",
+        "kernel_config",
+        "quantization_config",
+        "use_pretrained_backbone",
+        "backbone_kwargs",
+        "model_args",
+        "checkpoint_path",
+        "pretrained",
+        "pretrained_cfg",
+    }
+)
+_PATH_MARKS = ("/", "\\", ":", "..")  # of files, of repositories, and of URLs
+
+
+def _check_closed(document: SourcedDocument, value: object, key_path: KeyPath) -> None:
+    """Returns when a config can say nothing but sizes and choices.
+
+    Raises:
+        SpecError: It names, or might name, something outside of it.
+    """
+    if isinstance(value, str) and any(mark in value for mark in _PATH_MARKS):
+        hint = "leave it out: a trace needs sizes and choices alone"
+        raise document.error("text that could name a file, a repository or code is not taken here", key_path, hint=hint)
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_closed(document, item, (*key_path, index))
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key.startswith("_") or key in _OPEN_KEYS:
+                hint = "leave it out: a trace needs neither code nor weights"
+                raise document.error("says where to load from, which is not taken here", (*key_path, key), hint=hint)
+            _check_closed(document, item, (*key_path, key))
 
 
 def batched_inputs(spec: RunSpec) -> tuple[str, ...]:

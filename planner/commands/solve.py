@@ -178,30 +178,16 @@ class _Answers:
     as_json: bool
 
     def plan(self, outcome: "Outcome", graph: "OpGraph", trace_s: float, tried: "Throughput | None" = None) -> None:
+        from planner.answers.plans import summary_of
         from planner.plan import format_plan, naming_spec, write_plan
-        from planner.reporting import documents, summary, text
-        from planner.reporting.link import summarize_link
-        from planner.simulation.allocations import planned_step
-        from planner.simulation.reserved import reserved
+        from planner.reporting import documents, text
 
         plan = naming_spec(outcome.plan, self.spec, plan_file=self.path)
         if self.is_plan_printed:
             click.echo(format_plan(plan), nl=False)
             return
         write_plan(plan, self.path)
-        found = summary.summarize_plan(
-            plan,
-            graph,
-            trace_s=trace_s,
-            solve_s=outcome.solve_s,
-            rehearse_s=outcome.rehearse_s,
-            path=self.path,
-            link=summarize_link(outcome.timeline, outcome.problem, graph),
-            reserved=reserved(
-                planned_step(graph, outcome.problem, outcome.kept, outcome.timeline),
-                limit_bytes=self.memory_bytes,
-            ),
-        )
+        found = summary_of(plan, outcome, graph, memory_bytes=self.memory_bytes, trace_s=trace_s, path=self.path)
         self._print(documents.plan_document(found), text.plan_text(found), tried)
 
     def infeasible(

@@ -29,12 +29,14 @@ class Options:
         dialect: The dialect to take every file for, or None to recognise it.
         device: The device that runs are for, or None: rules that need one are silent then.
         target_versions: By dialect, the release to check against instead of the newest known.
+        reads_files: Whether files that a config names are read.
     """
 
     is_selected: Callable[[RuleEntry], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
     device: "DeviceProfile | None" = None
     target_versions: Mapping[str, Version] | None = None
+    reads_files: bool = True
 
 
 def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | None:
@@ -139,7 +141,7 @@ def _read(
     if namer is None:  # one step: what a named file names itself is not followed, so that there is no loop
         linked = tuple(
             _read(linked.document, linked.root, linked.dialect, options, (config, linked.named_by))
-            for linked in links(config)
+            for linked in links(config, reads_files=options.reads_files)
         )
         config = replace(config, linked=linked) if linked else config
     return replace(config, facts=merged_facts(read_facts(config), config.linked))

@@ -36,6 +36,7 @@ class Request:
         skip_unknown: Whether files that are named are treated as those of a directory: what is excluded, is of no
             dialect, or cannot be read and looks like none, is left out without a word.
         is_isolated: Whether configuration files do not count.
+        reads_files: Whether files that a config names are read.
         fix: Which fixes to apply: none, the safe ones, or also those that are not.
     """
 
@@ -45,6 +46,7 @@ class Request:
     device: "DeviceProfile | None" = None
     skip_unknown: bool = False
     is_isolated: bool = False
+    reads_files: bool = True
     fix: FixSafety | None = None
 
 
@@ -251,6 +253,7 @@ class _Checker:
             dialect=self.request.dialect,
             target_versions={**configuration.target_version, **self.request.target_versions},
             device=self.request.device or _device_of(configuration),
+            reads_files=self.request.reads_files,
         )
 
 
