@@ -6,7 +6,7 @@ from math import isfinite
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
-from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, plain
+from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, SourceFormat, plain
 from planner.configs.tree import Sequence as SequenceNode
 from planner.diagnostics import Fix, Place, Related, Report
 from planner.records import field, record
@@ -136,7 +136,8 @@ class Config:
         """Whether YAML's << brings a setting from another part of the file, from which other parts may have it too."""
         outer = self.get(setting.key.rpartition(".")[0])
         holder = self.root if outer is None else outer.node
-        return isinstance(holder, Mapping) and all(entry is not setting.entry for entry in holder.entries)
+        is_within = holder.start <= setting.entry.key_start < holder.end
+        return self.document.format is SourceFormat.YAML and not is_within
 
     def link(self, dialect: str) -> "Config | None":
         """The config of a dialect that this one names or has inline."""
