@@ -131,10 +131,17 @@ def _read(
     """The config of a dialect; `namer` is the config that names it, and where."""
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
+    stated = frozenset(options.target_versions or ())
     if namer is not None and dialect.part_of is not None:
         versions = {**namer[0].versions, name: namer[0].versions[dialect.part_of]}
+        stated |= {name} if dialect.part_of in stated else set()
     config = Config(
-        document=document, root=root, dialect=dialect, versions=versions, named_by=None if namer is None else namer[1]
+        document=document,
+        root=root,
+        dialect=dialect,
+        versions=versions,
+        stated=stated,
+        named_by=None if namer is None else namer[1],
     )
     config = replace(config, environment=read_environment(config))
     config = replace(config, root=settings_root(config))
