@@ -98,10 +98,13 @@ def list_plans(
 
 @router.get("/{job_id}", dependencies=[may_read], summary="Look at a plan")
 def get_plan(job_id: JobId, service: Service) -> dict[str, Any]:
-    """Where it stands; once it is done, with the summary that `planner solve --json` prints."""
+    """Where it stands; once it is done, with what `planner solve` prints, as JSON (`summary`) and as `text`.
+
+    When no plan fits, the problem has both, as `answer` and `text`.
+    """
     job = found(service.jobs.get(job_id))
     result = service.jobs.result(job_id) if job.status is JobStatus.DONE else None
-    return document(job) | ({"summary": result.summary} if result else {})
+    return document(job) | ({"summary": result.summary, "text": result.text} if result else {})
 
 
 @router.delete("/{job_id}", dependencies=[may_submit], summary="Take it back")

@@ -80,9 +80,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a solve brought: the summary as JSON data, the plan as YAML, the report as HTML."""
+    """What a solve brought: the summary as JSON data and as text, the plan as YAML, the report as HTML."""
 
     summary: Mapping[str, Any]
+    text: str
     plan: str
     report: str
 
@@ -136,7 +137,12 @@ class JobStore:
             row = connection.execute(select(results).where(results.c.job_id == job_id)).one_or_none()
         if row is None:
             return None
-        return Result(summary=json.loads(row.summary), plan=row.plan, report=zlib.decompress(row.report).decode())
+        return Result(
+            summary=json.loads(row.summary),
+            text=row.text,
+            plan=row.plan,
+            report=zlib.decompress(row.report).decode(),
+        )
 
     def search(
         self, *, text: str = "", status: JobStatus | None = None, before: float | None = None, limit: int
@@ -243,6 +249,7 @@ class JobStore:
                 insert(results).values(
                     job_id=lease.job.id,
                     summary=json.dumps(result.summary),
+                    text=result.text,
                     plan=result.plan,
                     report=zlib.compress(result.report.encode()),
                 )
