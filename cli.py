@@ -14,9 +14,10 @@ import errno
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from planner import __version__
 from planner.commands.interrupts import INTERRUPTED, INTERRUPTED_STATUS, is_interrupt
@@ -41,9 +42,26 @@ _MODULE_BY_COMMAND = {
     "lint": "lint",
     "rules": "rules",
     "rule": "rules",
+    "serve": "serve",
+    "worker": "serve",
+    "token": "token",
     "devices": "catalogue",
     "presets": "catalogue",
 }
+
+
+class _WrongUsage(click.ClickException):
+    """An error of click's in one line, with the way out."""
+
+    exit_code = PlannerError.exit_status
+
+    def __init__(self, error: click.UsageError, command_path: str) -> None:
+        message = error.format_message().strip()
+        ending = "" if message.endswith(("?", ".")) else "."
+        super().__init__(f"{message[:1].lower()}{message[1:]}{ending} See {command_path} --help")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        say(f"error: {self.message}")
 
 
 class _Commands(click.Group):
@@ -59,9 +77,33 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(f"planner.commands.{module_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in _MODULE_BY_COMMAND or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches  # only where something is wrong
+
+        near = get_close_matches(name, _MODULE_BY_COMMAND, n=1)
+        raise click.UsageError(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""), ctx)
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(info_name, args, *more, **extra)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            raise _WrongUsage(error, info_name or "planner") from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            own = ctx.command_path if ctx.invoked_subcommand is None else f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise _WrongUsage(error, own) from None
         except PlannerError as error:
             if is_interrupt(error):
                 say(INTERRUPTED)

@@ -179,7 +179,7 @@ def load_device(
     """
     if not isinstance(device, str):
         return _custom_device(device, source)
-    if device.endswith(_PROFILE_SUFFIXES):
+    if device.lower().endswith(_PROFILE_SUFFIXES):
         path = Path(directory) / device
         try:
             return _checked(load_yaml(path, error_type=DeviceError), default_name=path.stem)

@@ -14,6 +14,13 @@ EXTRA_BY_PACKAGE: Mapping[str, str] = {
     "ortools": "solve",
     "transformers": "hf",
     "matplotlib": "plot",
+    "alembic": "serve",
+    "fastapi": "serve",
+    "jinja2": "serve",
+    "prometheus_client": "serve",
+    "sqlalchemy": "serve",
+    "uvicorn": "serve",
+    "psycopg": "postgres",
 }
 
 

@@ -18,7 +18,7 @@ from planner.files import write_whole
 from planner.link import Staging
 from planner.patterns import compress, expand
 from planner.validation import check
-from planner.yaml_source import FlowMapping, SourcedDocument, format_yaml, load_yaml
+from planner.yaml_source import FlowMapping, SourcedDocument, format_yaml, load_yaml, parse_yaml
 
 PLAN_VERSION = 1
 _LINE_WIDTH = 140
@@ -171,7 +171,22 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         PlanFileError: the file cannot be read or is not a whole plan; names the line and key.
     """
-    document = load_yaml(path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES)
+    return _plan_of(load_yaml(path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES))
+
+
+def parse_plan(text: str, name: str) -> Plan:
+    """The plan in a plan file's text; `name` is for messages only.
+
+    Raises:
+        PlanFileError: as `load_plan`.
+    """
+    return _plan_of(parse_yaml(text, name, error_type=PlanFileError, max_nodes=_MAX_NODES))
+
+
+def _plan_of(document: SourcedDocument) -> Plan:
+    if _looks_like_spec(document.data):
+        hint = f"planner solve {document.path} --budget SIZE writes one for it"
+        raise document.error("this is a spec, expected a plan", hint=hint, error_type=PlanFileError)
     check(document, "plan", error_type=PlanFileError)
     data: Any = document.data
     decisions = [
@@ -194,6 +209,11 @@ def load_plan(path: str | Path) -> Plan:
         decisions=tuple(decisions),
         anchors=tuple(anchors),
     )
+
+
+def _looks_like_spec(data: object) -> bool:
+    """It has what every spec has, and nothing that only plans have."""
+    return isinstance(data, Mapping) and "model" in data and data.keys().isdisjoint({"version", "decisions"})
 
 
 def _grouped(items: Iterable[Decision | Anchor], key: str) -> list[dict[str, Any]]:

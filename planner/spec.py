@@ -5,18 +5,18 @@ the same checks and become a `RunSpec`. Only ``model``, and one of ``batch`` and
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from planner.device import DEFAULT_DEVICE, load_device
+from planner.device import DEFAULT_DEVICE, device_names, load_device
 from planner.errors import SpecError, UnitError
 from planner.presets import load_preset, preset_names
 from planner.units import parse_dtype
 from planner.validation import check, did_you_mean, found
-from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml
+from planner.yaml_source import KeyPath, SourcedDocument, SourcePosition, load_json, load_yaml, parse_yaml
 
 MAX_INPUT_ELEMENTS = 10**12
 MAX_SIZE = 10**9  # of an axis, as the schema has it
@@ -181,6 +181,7 @@ class ParallelSpec:
         cp: Ranks that share each sequence.
         pp: Pipeline stages, each of `virtual_pp` chunks of layers.
         virtual_pp: See `pp`.
+        stage_layers: Layers of each chunk, in the model's order; empty where all have as many.
         ep: Ranks, among the others, that share each layer's experts.
         micro_batches: In a pipeline's step; None for as many as there are stages.
         world_size: All ranks, if the spec says so.
@@ -194,6 +195,7 @@ class ParallelSpec:
     cp: int = 1
     pp: int = 1
     virtual_pp: int = 1
+    stage_layers: tuple[int, ...] = ()
     ep: int = 1
     micro_batches: int | None = None
     world_size: int | None = None
@@ -331,6 +333,85 @@ def from_mapping(mapping: Mapping[str, Any], path: str = "<memory>") -> RunSpec:
     return _checked(SourcedDocument(data=_plain(mapping), lines={}, path=path), directory=Path())
 
 
+def parse_spec(text: str, path: str, *, allows: Callable[[str], bool]) -> RunSpec:
+    """The run that the text of a spec describes, from someone who may not have code run or files opened at will.
+
+    Args:
+        text: YAML.
+        path: How errors name it.
+        allows: Whether a function ("package.module:function") or a file that the spec names may be used.
+
+    Raises:
+        SpecError: It does not fit, or names what is not allowed; it points at the line.
+        DeviceError: The device does not exist or does not fit.
+    """
+    document = parse_yaml(text, path)
+    check(document, "model")
+    data = cast(dict[str, Any], document.data)
+    model, loss, device = data["model"], data.get("loss"), data.get("device", DEFAULT_DEVICE)
+    named: tuple[tuple[KeyPath, object, bool], ...] = (
+        (("model", "factory"), model.get("factory"), True),
+        (("model", "config_file"), model.get("config_file"), True),
+        (("loss",), loss, loss != "mean"),
+        (("device",), device, isinstance(device, str) and device not in device_names()),
+    )
+    for key_path, value, is_outside in named:
+        if value is not None and is_outside and not allows(str(value)):
+            raise document.error(
+                "functions and files of the server are not open to specs that are sent to it",
+                key_path,
+                hint="name a transformers class or a preset with inline config, and a device of `planner devices`",
+            )
+    _check_closed(document, model.get("config", {}), ("model", "config"))
+    return _build(document, directory=Path())
+
+
+# Keys by which a transformers config, or one inside it, names code or weights that are elsewhere, or how to load them.
+# Source: transformers 5.24: `auto_map` and `trust_remote_code` in dynamic_module_utils.py, attention and experts from
+# the hub in modeling_utils.py, `quantization_config` in quantizers/auto.py, timm's `create_model` for the rest.
+_OPEN_KEYS = frozenset(
+    {
+        "auto_map",
+        "trust_remote_code",
+        "code_revision",
+        "custom_pipelines",
+        "name_or_path",
+        "pretrained_model_name_or_path",
+        "attn_implementation",
+        "experts_implementation",
+        "kernel_config",
+        "quantization_config",
+        "use_pretrained_backbone",
+        "backbone_kwargs",
+        "model_args",
+        "checkpoint_path",
+        "pretrained",
+        "pretrained_cfg",
+    }
+)
+_PATH_MARKS = ("/", "\\", ":", "..")  # of files, of repositories, and of URLs
+
+
+def _check_closed(document: SourcedDocument, value: object, key_path: KeyPath) -> None:
+    """Returns when a config can say nothing but sizes and choices.
+
+    Raises:
+        SpecError: It names, or might name, something outside of it.
+    """
+    if isinstance(value, str) and any(mark in value for mark in _PATH_MARKS):
+        hint = "leave it out: a trace needs sizes and choices alone"
+        raise document.error("text that could name a file, a repository or code is not taken here", key_path, hint=hint)
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_closed(document, item, (*key_path, index))
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key.startswith("_") or key in _OPEN_KEYS:
+                hint = "leave it out: a trace needs neither code nor weights"
+                raise document.error("says where to load from, which is not taken here", (*key_path, key), hint=hint)
+            _check_closed(document, item, (*key_path, key))
+
+
 def batched_inputs(spec: RunSpec) -> tuple[str, ...]:
     """The names of those `inputs` whose first axis is as long as the micro-batch, and so taken to hold the samples."""
     return tuple(item.name for item in spec.inputs if item.shape[:1] == (spec.batch.micro_batch,))
@@ -428,6 +509,8 @@ def _plain(value: object) -> object:
 
 
 def _checked(document: SourcedDocument, *, directory: Path) -> RunSpec:
+    if isinstance(document.data, dict) and document.data.keys() >= {"version", "decisions"}:
+        raise document.error("this is a plan, expected a spec", hint="name the one it was made for")
     check(document, "model")
     return _build(document, directory=directory)
 
@@ -536,7 +619,7 @@ def _input(document: SourcedDocument, name: str, data: Mapping[str, Any]) -> Inp
 
 
 def _parallel(document: SourcedDocument, data: Mapping[str, Any]) -> ParallelSpec:
-    given = ParallelSpec(**{"fsdp": 1, **data})
+    given = ParallelSpec(**{"fsdp": 1, **data, "stage_layers": tuple(data.get("stage_layers", ()))})
     if given.fsdp > 1 and given.ddp > 1:
         hint = "leave one of them out; replicas of a sharded model need the memory of parallel.fsdp alone"
         raise document.error("cannot be combined with parallel.fsdp", ("parallel", "ddp"), hint=hint)
@@ -551,6 +634,9 @@ def _parallel(document: SourcedDocument, data: Mapping[str, Any]) -> ParallelSpe
         if data.get(key, 1) > 1 and parallel.pp == 1:
             hint = "add parallel.pp" if key == "virtual_pp" else "add parallel.pp, or use gradient_accumulation"
             raise document.error("has no meaning without pipeline stages", ("parallel", key), hint=hint)
+    if parallel.stage_layers and parallel.pp == 1:
+        hint = "add parallel.pp"
+        raise document.error("has no meaning without pipeline stages", ("parallel", "stage_layers"), hint=hint)
     if parallel.ep > 1 and (parallel.fsdp * parallel.ddp * parallel.tp * parallel.cp) % parallel.ep:
         message = (
             f"expected a divisor of the {parallel.fsdp * parallel.ddp * parallel.tp * parallel.cp} ranks of a stage"

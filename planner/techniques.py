@@ -11,7 +11,7 @@ from enum import StrEnum
 from planner.estimation.blocks import AttentionKind, Loss
 from planner.estimation.parallel import DegreesError, check_degrees
 from planner.estimation.phases import phases_of
-from planner.estimation.run import Degrees, Run, Sharding
+from planner.estimation.run import Degrees, Run
 from planner.estimation.step import Checkpointing
 from planner.spec import AttentionKernel, OptimizerName, RunSpec
 
@@ -231,8 +231,7 @@ def _keeping_change(keeping: Keeping, group: int) -> str:
 def closed_form(run: Run, setup: Setup, *, group: int) -> Run | None:
     """The run with those techniques on; None where the closed form lacks the rule for saved tensors.
 
-    Checkpoints keep what random ops made, as in the traced rows. FSDP keeps every block's input, whatever is
-    checkpointed, which the closed form of groups of blocks does not say.
+    Checkpoints are a plan's, as in the traced rows.
 
     Args:
         run: of the spec as it is.
@@ -240,7 +239,7 @@ def closed_form(run: Run, setup: Setup, *, group: int) -> Run | None:
         group: blocks that √N of them are.
     """
     checkpointing = _CHECKPOINTING.get(setup.keeping)
-    if checkpointing is None or (setup.keeping is Keeping.ROOT and run.sharding is Sharding.FSDP2):
+    if checkpointing is None:
         return None
     # No kernel of scaled_dot_product_attention caps scores.
     is_eager = setup.attention is AttentionKernel.EAGER or run.architecture.attention_softcap
@@ -249,7 +248,7 @@ def closed_form(run: Run, setup: Setup, *, group: int) -> Run | None:
         attention=AttentionKind.EAGER if is_eager else AttentionKind.FUSED,
         checkpointing=checkpointing,
         group=group if setup.keeping is Keeping.ROOT else 1,
-        keeps_random=checkpointing is not Checkpointing.NONE,
+        is_planned=checkpointing is not Checkpointing.NONE,
         loss=setup.loss,
         # Source: torchtune's recipes delete the logits before backward, and a fused linear loss never has them.
         logits_stay=setup.loss in (Loss.FULL, Loss.FUSED),

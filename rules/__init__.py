@@ -37,6 +37,7 @@ RULES: tuple[RuleEntry, ...] = (
     RuleEntry("KEY006", "renamed-key", opt_in=True),
     RuleEntry("KEY007", "invalid-value"),
     RuleEntry("KEY008", "repeated-key"),
+    RuleEntry("KEY009", "removed-key-of-older-releases"),
     RuleEntry("OF101", "activation-offloading-without-checkpointing", "axolotl torchtune planner_spec"),
     RuleEntry("KEY101", "refused-key", "axolotl"),
     RuleEntry("KEY102", "dormant-key", "axolotl llamafactory"),

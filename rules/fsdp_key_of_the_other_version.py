@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from planner.configs.config import Config, Setting, report
 from planner.configs.sharding import fsdp_setting, fsdp_version, is_true
+from planner.configs.tree import Scalar
 from planner.diagnostics import Report, Rule, Severity, Source
 
 _DEFAULT_STRATEGIES = ("full_shard", "1")
@@ -17,7 +18,7 @@ def find(config: Config) -> Iterator[Report]:
     told = fsdp_setting(config, "version")
     for name, help in _unread(config, version):
         setting = fsdp_setting(config, name)
-        if setting is not None and _asks_for_something(name, setting):
+        if setting is not None and isinstance(setting.node, Scalar) and _asks_for_something(name, setting):
             yield report(
                 setting,
                 f"FSDP{version} does not read {setting.key.rpartition('.')[2]}: {_shown(setting)} changes nothing",
@@ -42,6 +43,8 @@ def _shown(setting: Setting) -> str:
 def _asks_for_something(name: str, setting: Setting) -> bool:
     """Whether the value differs from what the version in use does anyhow."""
     text = str(setting.value).lower()
+    if setting.value is None:
+        return False
     if name == "sharding_strategy":
         return text not in _DEFAULT_STRATEGIES
     if name == "reshard_after_forward":

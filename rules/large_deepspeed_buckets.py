@@ -9,6 +9,7 @@ from planner.diagnostics import Report, Rule, Severity, Source
 _ELEMENT_BYTES = 2  # of gradients in 16 bits, as ZeRO-2 and ZeRO-3 hold them
 _LARGE_BYTES = 2_000_000_000  # what DeepSpeed's default takes with overlap
 _GB = 1_000_000_000
+_MOST_ELEMENTS = 10**12  # beyond any GPU's memory
 _DOCUMENTED_FACTOR = 4.5  # https://huggingface.co/docs/transformers/deepspeed, "overlap_comm"
 
 
@@ -16,28 +17,34 @@ def find(config: Config) -> Iterator[Report]:
     """A report where the buckets of ZeRO-2 or 3 reach 2 GB."""
     stage = zero_stage(config)
     bucket, overlap = config.get("zero_optimization.reduce_bucket_size"), config.on("zero_optimization.overlap_comm")
-    elements = config.number("zero_optimization.reduce_bucket_size")
+    elements = _elements(config, "zero_optimization.reduce_bucket_size")
     if stage not in (2, 3) or elements is None or config.value("zero_optimization.contiguous_gradients") is False:
         return
     buffers = 2 if stage == 2 and overlap is not None else 1
-    size_bytes = buffers * int(elements) * _ELEMENT_BYTES
+    size_bytes = buffers * elements * _ELEMENT_BYTES
     where = bucket or overlap
     if size_bytes < _LARGE_BYTES or where is None:
         return
     counted = ""
-    gathered = config.number("zero_optimization.allgather_bucket_size")
+    gathered = _elements(config, "zero_optimization.allgather_bucket_size")
     if buffers == 2 and gathered is not None:
-        documented = _DOCUMENTED_FACTOR * (int(elements) + int(gathered)) * _ELEMENT_BYTES
+        documented = _DOCUMENTED_FACTOR * (elements + gathered) * _ELEMENT_BYTES
         counted = f"; with the rest, Transformers' documentation counts {documented / _GB:.2f} GB"
     yield report(
         where,
-        f"{buffers} gradient buffer{'s' if buffers > 1 else ''} of {int(elements):,} elements: "
+        f"{buffers} gradient buffer{'s' if buffers > 1 else ''} of {elements:,} elements: "
         f"{size_bytes / _GB:.2f} GB of each GPU{counted}",
         help="a bucket of 5e7 is enough for fast links, and takes a tenth of DeepSpeed's default",
         related=[(overlap, "overlapping needs a second buffer")]
         if overlap is not None and overlap is not where
         else [],
     )
+
+
+def _elements(config: Config, key: str) -> int | None:
+    """A bucket's size, which people write as 5e8; None where it is no size that a buffer can have."""
+    number = config.number(key)
+    return int(number) if number is not None and 0 < number < _MOST_ELEMENTS else None
 
 
 RULE = Rule(

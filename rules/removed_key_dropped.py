@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 
 from planner.configs.config import Config
-from planner.configs.dialect import UnknownKeys
-from planner.configs.renames import removed_keys
+from planner.configs.renames import dropped_keys
 from planner.diagnostics import FixSafety, Report, Rule, Severity, Source
 
 
 def find(config: Config) -> Iterator[Report]:
     """A report for each key that was removed and is dropped since."""
-    return removed_keys(config, UnknownKeys.DROPPED, "and it is dropped without a word")
+    return dropped_keys(config)
 
 
 RULE = Rule(

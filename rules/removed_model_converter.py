@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from planner.configs.config import Config, report
+from planner.configs.keys import is_surely_of
 from planner.diagnostics import Edit, Fix, FixSafety, Report, Rule, Severity, Source
 
-_RENAMED_IN = (0, 2, 0)
+_RENAMED_IN = "0.2.0"
 _RENAMED = {"float8": "quantize.linear.float8", "mx": "quantize.linear.mx"}
 _OWN_CODE = ("experimental.custom_import", "job.custom_config_module")  # which may register converters
 
@@ -13,7 +14,9 @@ _OWN_CODE = ("experimental.custom_import", "job.custom_config_module")  # which 
 def find(config: Config) -> Iterator[Report]:
     """A report for each converter whose name was removed."""
     converters = config.value("model.converters")
-    if not isinstance(converters, list) or config.target < _RENAMED_IN or any(config.value(key) for key in _OWN_CODE):
+    if not isinstance(converters, list) or any(config.value(key) for key in _OWN_CODE):
+        return
+    if not is_surely_of(config, config.dialect.name, _RENAMED_IN):
         return
     for number in range(len(converters)):
         converter = config.get(f"model.converters.{number}")
@@ -24,7 +27,7 @@ def find(config: Config) -> Iterator[Report]:
         edit = Edit(document=place.document, start=place.start, end=place.end, text=f'"{name}"')
         yield report(
             converter,
-            f"torchtitan 0.2.0 renamed the converter {converter.value} to {name}, and fails on the old name",
+            f"torchtitan {_RENAMED_IN} renamed the converter {converter.value} to {name}, and fails on the old name",
             help=f'write "{name}"',
             fix=Fix(title=f"Rename to {name}", safety=FixSafety.SAFE, edits=(edit,)),
         )

@@ -36,9 +36,7 @@ RULE = Rule(
     "hence this rule is silent unless asked for, best together with `target-version`.",
     instead="What took the argument's place.",
     sources=(
-        Source(
-            title="transformers 4.40 to 5.24", where="src/transformers/training_args.py: fields of TrainingArguments"
-        ),
+        Source(title="transformers 4.40 to 5.24", where="src/transformers/training_args.py: TrainingArguments"),
         Source(title="TRL 0.12 to 1.16", where="trl/trainer/*_config.py: fields"),
     ),
     find=find,

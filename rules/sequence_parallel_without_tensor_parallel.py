@@ -11,6 +11,8 @@ def find(config: Config) -> Iterator[Report]:
     asked, ranks = config.facts.sequence_parallel, config.facts.tensor_parallel
     if asked is None or asked.setting is None or not asked.value or ranks is None or ranks.value != 1:
         return
+    if config.is_merged(asked.setting):
+        return  # other runs of the file, with more ranks, may have it from the same line
     consequence = _CONSEQUENCES.get(config.dialect.name, f"{config.dialect.framework} switches it off")
     yield report(
         asked.setting,

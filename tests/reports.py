@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
-from planner.commands.report import report_on
+from planner.answers.plans import report_on
 from planner.graph import OpGraph, StaticMemory, modules, ops, saved_tensors, step_info
 from planner.plan import Plan
 from planner.planning import solve_graph

@@ -836,11 +836,21 @@ def test_an_unknown_device_is_refused_with_a_guess(spec: str) -> None:
     ],
 )
 def test_wrong_usage_exits_with_two(spec: str, arguments: tuple[str, ...]) -> None:
-    before = files()
-    result = run("solve", spec, *arguments)
-    assert 2 == result.exit_code
-    assert "Error: " in result.stderr
-    assert before == files()
+    assert refused("solve", spec, *arguments).endswith(". See main solve --help")
+
+
+@pytest.mark.parametrize("command", ["", *main.list_commands(Context(main))])
+def test_what_click_refuses_is_one_line_with_the_way_out(command: str) -> None:
+    path = f"main {command}".strip()  # of the function that tests call
+    assert f"no such option '--zzz'. See {path} --help" == refused(*command.split(), "--zzz")
+
+
+def test_an_unknown_command_is_one_line_with_the_closest() -> None:
+    assert "no such command 'solv'. Did you mean 'solve'? See main --help" == refused("solv")
+
+
+def test_without_arguments_there_is_help_in_full() -> None:
+    assert "Commands:" in run().output
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,12 @@ def test_a_spec_that_moved_or_is_not_named_must_be_given(plan: str) -> None:
     assert "--spec SPEC" in said
 
 
+def test_a_folder_to_write_to_is_refused_with_what_to_name(plan: str) -> None:
+    Path("pages").mkdir()
+    for folder in ("pages", "pages/", "absent/"):
+        assert f"{folder!r} is a folder; name a file in it that ends in .html" in refused("report", plan, "-o", folder)
+
+
 def test_a_plan_for_another_step_is_refused_and_nothing_written(plan: str) -> None:
     write_spec(MODEL.replace("blocks=3", "blocks=2"))
 

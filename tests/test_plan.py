@@ -284,6 +284,13 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, content: bytes) -> No
         load_plan(path)
 
 
+def test_a_spec_in_place_of_a_plan_is_called_so(tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text("model:\n  preset: gpt2\n")
+    with pytest.raises(PlanFileError, match=r"model.yaml:1: this is a spec, expected a plan; planner solve"):
+        load_plan(path)
+
+
 @pytest.mark.slow
 def test_a_plan_with_many_unlike_modules_can_be_read_back(tmp_path: Path) -> None:
     plan = replace(

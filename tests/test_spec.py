@@ -294,3 +294,8 @@ def test_whatever_a_key_holds_the_answer_is_a_spec_or_a_sentence(key: str, value
     except PlannerError as error:
         assert isinstance(error, LocatedError)
         assert str(error)
+
+
+def test_a_plan_in_place_of_a_spec_is_called_so() -> None:
+    with pytest.raises(SpecError, match="this is a plan, expected a spec; name the one it was made for"):
+        from_mapping({"version": 1, "model": {"name": "gpt2"}, "decisions": []})

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from planner.estimation.blocks import AttentionKind, Loss
-from planner.estimation.run import Degrees, Run, Sharding
+from planner.estimation.run import Degrees, Run
 from planner.estimation.step import Checkpointing
 from planner.families import architecture_of
 from planner.spec import AttentionKernel, OptimizerName
@@ -86,7 +86,7 @@ def test_the_closed_form_of_a_setup_says_the_same_of_the_run() -> None:
     found = closed_form(run(), setup, group=2)
 
     assert found is not None
-    assert (Checkpointing.BLOCK, 2, True) == (found.checkpointing, found.group, found.keeps_random)
+    assert (Checkpointing.BLOCK, 2, True) == (found.checkpointing, found.group, found.is_planned)
     assert (AttentionKind.EAGER, Loss.CHUNKED, False) == (found.attention, found.loss, found.logits_stay)
     assert (OptimizerName.ADAMW_8BIT, Degrees(tensor=2, sequence=True)) == (found.optimizer, found.degrees)
 
@@ -98,13 +98,6 @@ def test_the_closed_form_of_the_spec_as_it_is_is_its_run() -> None:
 @pytest.mark.parametrize("keeping", [Keeping.OFFLOAD_ALL, Keeping.OFFLOAD_INPUTS, Keeping.PLAN])
 def test_rules_that_the_closed_form_lacks_have_none(keeping: Keeping) -> None:
     assert closed_form(run(), replace(OWN, keeping=keeping), group=2) is None
-
-
-def test_groups_of_blocks_have_no_closed_form_where_fsdp_keeps_every_blocks_input() -> None:
-    sharded = run(sharding=Sharding.FSDP2, degrees=Degrees(data=4))
-
-    assert closed_form(sharded, replace(OWN, keeping=Keeping.ROOT), group=2) is None
-    assert closed_form(sharded, replace(OWN, keeping=Keeping.BLOCK), group=2) is not None
 
 
 def test_autocast_caches_the_casts_of_checkpointed_blocks_until_the_loss_is_there() -> None:

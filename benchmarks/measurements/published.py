@@ -63,7 +63,7 @@ def _row(c: Cells, line: int) -> Row:
         measured_bytes = _figure(c)
         stack = _stack_of(c)
         architecture = architecture_from(c)
-        run = replace(stack(c, architecture), workspace_bytes=_cublas_bytes(c["gpu"]))
+        run = replace(stack(c, architecture), workspace_bytes=_cublas_bytes(c["gpu"]), counts_blocks=True)
     except Refused as error:
         refusal = str(error)
     return Row(

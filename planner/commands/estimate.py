@@ -11,7 +11,6 @@ from planner.commands.output import print_json
 from planner.errors import SpecError
 
 if TYPE_CHECKING:
-    from planner.device import DeviceProfile
     from planner.estimation.run import Run
     from planner.spec import RunSpec
 
@@ -41,12 +40,10 @@ def estimate(*, spec: str, device: str | None, explain: bool, lengths: tuple[int
       planner estimate model.yaml --lengths 512,2048,4096,32768
       planner estimate model.yaml --json | jq .verdict
     """
-    from planner.estimation.explain import explain as explain_estimate
+    from planner.answers.estimates import summary_of
     from planner.estimation.from_spec import run_of
-    from planner.estimation.knobs import knobs
     from planner.estimation.verdict import Verdict
-    from planner.estimation.verdict import estimate as estimate_run
-    from planner.reporting.estimate import EstimateSummary, estimate_document, estimate_text
+    from planner.reporting.estimate import estimate_document, estimate_text
 
     if lengths is not None and (explain or device):
         raise click.UsageError("--lengths shows one block alone: it goes with neither --explain nor --device")
@@ -58,21 +55,12 @@ def estimate(*, spec: str, device: str | None, explain: bool, lengths: tuple[int
         _show_growth(model, run, lengths, as_json=as_json)
         return
     profile = device_of(run_spec, device)
-    found = estimate_run(run, profile)
-    summary = EstimateSummary(
-        model=model,
-        device=profile.name,
-        stack=_stack(run),
-        estimate=found,
-        knobs=knobs(found, profile),
-        notes=(*notes, *_notes(run, profile)),
-        explained=explain_estimate(found) if explain else (),
-    )
+    summary = summary_of(model, run, profile, notes=notes, explain=explain)
     if as_json:
         print_json(estimate_document(summary))
     else:
         click.echo(estimate_text(summary))
-    if found.verdict is Verdict.OOM:
+    if summary.estimate.verdict is Verdict.OOM:
         raise SystemExit(1)
 
 
@@ -118,37 +106,3 @@ def _load(name: str) -> "tuple[RunSpec, tuple[str, ...]]":
     length = min(_PRESET_TOKENS, config.get("n_positions") or config.get("max_position_embeddings") or _PRESET_TOKENS)
     spec = of_preset(name, micro_batch=1, sequence_length=length, parameters="float32", compute="bfloat16")
     return spec, (f"the preset was taken as one sequence of {length:,} tokens in bfloat16 autocast, with AdamW",)
-
-
-def _stack(run: "Run") -> str:
-    from planner.estimation.blocks import AttentionKind, Loss
-
-    attention = "eager attention" if run.attention is AttentionKind.EAGER else "flash attention"
-    losses = {
-        Loss.FULL: "cross entropy on all logits in float32",
-        Loss.CHUNKED: "torchtune's chunked cross entropy",
-        Loss.FUSED: "a fused cross entropy on all logits in float32",
-        Loss.FUSED_LINEAR: "Liger's fused linear cross entropy",
-        Loss.SHIFTED: "cross entropy on a shifted copy of all logits",
-    }
-    return f"torch 2.13 and transformers 5.24 without torch.compile, with {attention} and {losses[run.loss]}"
-
-
-def _notes(run: "Run", profile: "DeviceProfile") -> tuple[str, ...]:
-    found = []
-    if run.quantization is not None:
-        found.append(
-            f"norms, embedding and output matrix are taken in {run.parameter_dtype}; peft's "
-            "prepare_model_for_kbit_training holds them in float32: then say precision.parameters: float32"
-        )
-    if profile.usable_memory_bytes is None:
-        found.append("what a process can have of the device is taken to be its memory as stated")
-    if run.optimizer.value.startswith("paged"):
-        found.append(
-            "the paged optimizer's state is outside of PyTorch's allocator, and leaves the device when it is full"
-        )
-    if run.degrees.expert > 1:
-        found.append("each rank's experts are taken to get as many tokens as the others'; a router may send them more")
-    if run.offloads_optimizer:
-        found.append("the optimizer's step runs on the host, with its state and master weights there")
-    return tuple(found)

@@ -110,10 +110,12 @@ def host_budget_bytes_of(profile: "DeviceProfile", text: str | None) -> int:
 def format_of(path: str, formats: Sequence[str] = PICTURES) -> str:
     """The format that the name of an output file asks for, one of those given."""
     suffix = os.path.splitext(path)[1].lower().removeprefix(".")
-    if suffix not in formats:
-        *first, last = (f".{name}" for name in formats)
-        raise click.BadParameter(f"{path!r} must end in {', '.join(first)} or {last}.", param_hint="'--output' / '-o'")
-    return suffix
+    if suffix in formats:
+        return suffix
+    ending = " or ".join(filter(None, (", ".join(f".{name}" for name in formats[:-1]), f".{formats[-1]}")))
+    is_folder = path.endswith(os.sep) or os.path.isdir(path)
+    wrong = f"{path!r} is a folder; name a file in it that ends in" if is_folder else f"{path!r} must end in"
+    raise click.BadParameter(f"{wrong} {ending}.", param_hint="'--output' / '-o'")
 
 
 def load_run(path: str) -> "RunSpec":

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.commands.guards import calm, imports
-from planner.commands.options import json_option, quiet_option
+from planner.commands.options import format_of, json_option, quiet_option
 from planner.commands.output import print_json, progress, say
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -50,9 +50,9 @@ def profile(
       planner profile --device cpu --threads 1 -o one-thread.yaml
       planner profile --quick --dtype bfloat16 --json
     """
-    path = Path(output or f"{_slug(platform.node())}.yaml")
-    if path.suffix not in (".yaml", ".yml"):
-        raise click.BadParameter(f"{str(path)!r} must end in .yaml.", param_hint="'--output' / '-o'")
+    name = output or f"{_slug(platform.node())}.yaml"
+    format_of(name, ("yaml", "yml"))
+    path = Path(name)
     with imports("planner profile"):
         from planner.files import check_writable
         from planner.reporting.profile import profile_document, profile_text

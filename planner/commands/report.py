@@ -28,13 +28,10 @@ if TYPE_CHECKING:
     from planner.device import DeviceProfile
     from planner.graph import OpGraph
     from planner.plan import Plan
-    from planner.reporting.report import Report as Found
     from planner.spec import RunSpec
     from planner.tradeoff import Frontier
 
 _PAGE = "html"
-# Rows in the list of groups of alike tensors.
-_GROUPS = 100
 
 
 def _points(ctx: click.Context, param: click.Parameter, value: int) -> int:
@@ -112,6 +109,7 @@ def report(
     profile = _device_of(plan, run, device)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     with imports("planner report"):
+        from planner.answers.plans import report_on
         from planner.reporting.page.page import report_page
         from planner.reporting.report import report_document, report_text
         from planner.reporting.tables import gigabytes
@@ -187,65 +185,6 @@ def _device_of(plan: "Plan", run: "RunSpec", chosen: str | None) -> "DeviceProfi
     whose = run.path if chosen is None else "--device"
     raise PlanMismatchError(
         f"the plan was made for {plan.device}, and {whose} has {profile.name}; give the plan's: --device NAME|FILE"
-    )
-
-
-def report_on(
-    plan: "Plan",
-    graph: "OpGraph",
-    profile: "DeviceProfile",
-    *,
-    plan_file: str,
-    spec_file: str,
-    trace_s: float,
-    notes: tuple[str, ...] = (),
-) -> "Found":
-    """The report about a plan on a traced step, but for the frontier.
-
-    Raises:
-        PlanMismatchError: the plan is not for this step, or says what cannot be done.
-    """
-    with imports("planner report"):
-        from planner import __version__
-        from planner.graph import step_info
-        from planner.planning import check_plan
-        from planner.problem import build_problem
-        from planner.reporting.link import summarize_link
-        from planner.reporting.memory import memory_over_time
-        from planner.reporting.report import Report as Found
-        from planner.reporting.report import Versions, differences
-        from planner.reporting.summary import decisions_by_module, summarize_plan
-        from planner.simulation.breakdown import breakdown
-        from planner.simulation.planned import held, planned_timeline
-    check_plan(plan, graph, path=spec_file)
-    # As much host memory as the plan takes, and tensors of any size: what leaves is decided.
-    problem = build_problem(
-        graph,
-        profile,
-        host_budget_bytes=plan.predicted.host_bytes or profile.host_memory_bytes,
-        smallest_offload_bytes=0,
-    )
-    what = held(plan, graph, problem)
-    timeline = planned_timeline(plan, problem, what)
-    summary = summarize_plan(
-        plan,
-        graph,
-        trace_s=trace_s,
-        solve_s=0.0,
-        rehearse_s=0.0,
-        path=Path(plan_file),
-        link=summarize_link(timeline, problem, graph),
-        top=_GROUPS,
-    )
-    return Found(
-        summary=summary,
-        memory=memory_over_time(timeline, breakdown(graph, problem, what, timeline), problem, graph),
-        modules=decisions_by_module(plan, graph),
-        frontier=None,
-        plan_file=plan_file,
-        spec_file=spec_file,
-        versions=Versions(planner=__version__, torch=step_info(graph).torch_version, torch_of_plan=plan.model.torch),
-        notes=(*notes, *differences(plan, timeline), *summary.notes),
     )
 
 

@@ -6,7 +6,7 @@ from math import isfinite
 
 from planner.configs.dialect import Dialect, Version
 from planner.configs.facts import Facts
-from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, plain
+from planner.configs.tree import Document, Entry, Mapping, Node, Scalar, SourceFormat, plain
 from planner.configs.tree import Sequence as SequenceNode
 from planner.diagnostics import Fix, Place, Related, Report
 from planner.records import field, record
@@ -59,6 +59,7 @@ class Config:
             shell script.
         dialect: What the keys are.
         versions: By dialect name, the release to check against.
+        stated: The dialects whose release somebody has stated; that of others is the newest one known.
         facts: What it asks for.
         linked: Configs that it names and that could be read, such as a DeepSpeed JSON file, or has inline.
         named_by: For such a config, the key that names it.
@@ -70,6 +71,7 @@ class Config:
     root: Mapping
     dialect: Dialect
     versions: dict[str, Version]
+    stated: frozenset[str] = frozenset()
     facts: Facts = field(default_factory=Facts)
     linked: "tuple[Config, ...]" = ()
     named_by: Setting | None = None
@@ -129,6 +131,13 @@ class Config:
             if setting is not None:
                 return setting
         return None
+
+    def is_merged(self, setting: Setting) -> bool:
+        """Whether YAML's << brings a setting from another part of the file, from which other parts may have it too."""
+        outer = self.get(setting.key.rpartition(".")[0])
+        holder = self.root if outer is None else outer.node
+        is_within = holder.start <= setting.entry.key_start < holder.end
+        return self.document.format is SourceFormat.YAML and not is_within
 
     def link(self, dialect: str) -> "Config | None":
         """The config of a dialect that this one names or has inline."""

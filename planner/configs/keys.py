@@ -105,6 +105,22 @@ def release_of(config: Config, schema: Mapping[str, Any]) -> Version:
     return config.versions[schema.get("x-of", config.dialect.name)]
 
 
+def is_surely_of(config: Config, framework: str, release: str) -> bool:
+    """Whether a run surely has this release of a dialect's framework or a later one.
+
+    It has where the release that is checked against was stated and is so late, or where the config has a key that came
+    with such a release. Of any other config, which may be years old, nobody knows.
+    """
+    least = parse_version(release)
+    if framework in config.stated:
+        return config.versions[framework] >= least
+    schemas = (config.dialect.key_schema(setting.key) or {} for setting in config.settings())
+    return any(
+        schema.get("x-of", config.dialect.name) == framework and parse_version(schema.get("x-added", "")) >= least
+        for schema in schemas
+    )
+
+
 def _unread_key(
     config: Config,
     setting: Setting,

@@ -52,6 +52,17 @@ def segment_bytes(block_bytes: int) -> int:
     return -(-block_bytes // OWN_SEGMENT_GRANULE_BYTES) * OWN_SEGMENT_GRANULE_BYTES
 
 
+def own_block_bytes(size_bytes: int) -> int:
+    """What `max_memory_allocated` counts for a request that has a segment of its own.
+
+    Its block, and the rest of the segment where that is too small to be split off.
+    """
+    needed_bytes = rounded_bytes(size_bytes)
+    whole_bytes = segment_bytes(needed_bytes)
+    is_split = needed_bytes <= LARGEST_SMALL_BYTES or whole_bytes - needed_bytes > LARGEST_UNSPLIT_BYTES
+    return needed_bytes if is_split else whole_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
     """From low to high, in bytes."""

@@ -17,6 +17,7 @@ from planner.estimation.tape import Size, Tape, Tensor, size
 from planner.units import DTYPE_BYTES
 
 _FP32 = "float32"
+_FLASH_DTYPES = frozenset({"float16", "bfloat16"})
 # Families whose eager softmax keeps the scores' dtype; the others name float32, and autocast computes it in float32.
 # Source: `softmax(` in the modelling files of transformers 5.24.
 _SOFTMAX_AS_IT_COMES = frozenset({"gpt2", "bert", "falcon"})
@@ -439,13 +440,73 @@ class Writer:
         sine = tape.op(f"{name} sin", [turned], x.size, dtype)
         return tape.op(f"{name} rotated", [direct, sine], x.size, dtype, passes_grad=True)
 
+    @property
+    def is_falcon(self) -> bool:
+        """The model is transformers' own Falcon, which hands attention a mask though it is causal.
+
+        Older ones leave one head of keys and values to broadcasting, which no kernel has; newer ones repeat theirs.
+        Source: transformers 5.24, modeling_falcon.py, `_split_heads` and `create_causal_mask`.
+        """
+        return self.a.family == "falcon" and not self.c.expands_kv
+
+    @property
+    def broadcasts_kv(self) -> bool:
+        """Keys and values are repeated by the products that read them."""
+        return self.is_falcon and self.a.kv_heads == 1 < self.a.heads
+
+    @property
+    def expands_kv(self) -> bool:
+        """Keys and values are repeated for the heads that share them before positions are added."""
+        if self.a.kv_heads == self.a.heads:
+            return False
+        return self.c.expands_kv or (self.is_falcon and not self.broadcasts_kv)
+
+    @property
+    def has_no_kernel(self) -> bool:
+        """No kernel of scaled_dot_product_attention serves the model's heads, so that scores are kept.
+
+        Flash attention takes 16 bits, and the memory-efficient kernel does not group heads.
+        Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.13.
+        """
+        is_eager = self.c.attention is AttentionKind.EAGER
+        if is_eager or self.a.kv_heads == self.a.heads or self.a.latent is not None or self.expands_kv:
+            return False
+        return self.broadcasts_kv or self.c.compute_dtype not in _FLASH_DTYPES
+
+    @property
+    def joins_parts(self) -> bool:
+        """Queries and keys are joined of a part with positions and one without: new tensors, whose heads are apart."""
+        return self.a.partial_rotary or self.a.latent is not None
+
+    def _for_product(self, x: Tensor, name: str, *, is_joined: bool) -> Tensor:
+        """What a product of each head reads: a copy, if several sequences' heads lie within their tokens.
+
+        Source: aten/src/ATen/native/LinearAlgebra.cpp, `_matmul_impl`, which makes one batch of sequences and heads.
+        """
+        if is_joined or self.c.batch == 1:
+            return x
+        return self.tape.op(f"{name} contiguous", [x], x.size, x.dtype, passes_grad=True)
+
+    @property
+    def copied_parts(self) -> str:
+        """Of one matrix's q, k and v, those that are copied rather than seen as parts of it."""
+        if self.is_falcon and self.a.kv_heads != self.a.heads:
+            return "kv" if self.broadcasts_kv else "qkv"
+        return "qk" if self.a.positions is Positions.ROPE else ""
+
+    def mask(self, dtype: str) -> Tensor:
+        """What is added to scores: one for all sequences, but where the model makes its own."""
+        c = self.c
+        batch = c.batch if self.is_falcon else 1
+        return self.tape.op("attention mask", [], size(batch=batch, length=c.length, keys=c.length), dtype)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, out_size: Size | None = None) -> Tensor:
         """Softmax attention over the heads of this rank; the output is as wide as queries unless told."""
         c, tape = self.c, self.tape
         if c.is_autocast:
             q, k, v = (self.cast(t, c.compute_dtype) for t in (q, k, v))
         heads = max(1, self.a.heads // c.tensor_parallel)
-        if c.expands_kv and self.a.kv_heads != self.a.heads:
+        if self.expands_kv:
             v = tape.op("v expanded", [v], q.size, v.dtype)
         out_size = out_size or q.size
         start = len(tape.ops)
@@ -457,6 +518,8 @@ class Writer:
         c, tape = self.c, self.tape
         if c.attention is AttentionKind.EAGER:
             return self._attend_eagerly(q, k, v, heads, out_size)
+        if self.has_no_kernel:
+            return self._attend_by_math(q, k, v, heads, out_size)
         is_exchanged = c.context_parallel > 1 and c.context_method is ContextMethod.ULYSSES
         if is_exchanged:  # each rank then has all tokens of some heads: as much as before
             q, k, v = (
@@ -483,12 +546,13 @@ class Writer:
         width = q.size.elements // (c.tokens * heads)
         accumulator = c.batch * rounded * heads * (width + 1) * DTYPE_BYTES[_FP32]
         expanded = 2 * q.size_bytes if k.size.elements < q.size.elements else 0
+        saved = [q, k, v, *([self.mask(q.dtype)] if self.is_falcon else [])]
         return tape.op(
             "attention",
             [q, k, v],
             out_size,
             q.dtype,
-            saves=[q, k, v],
+            saves=saved,
             saves_output=True,
             extra=[("attention logsumexp", per_head, _FP32)],
             forward_bytes=around,
@@ -503,9 +567,12 @@ class Writer:
         Source: transformers, `eager_attention_forward` of modeling_llama.py and modeling_gpt2.py.
         """
         c, tape = self.c, self.tape
-        if k.size.elements < q.size.elements and not c.expands_kv and self.a.latent is None:
+        if k.size.elements < q.size.elements and not self.expands_kv and self.a.latent is None:
             k = tape.op("k repeated", [k], q.size, k.dtype)
             v = tape.op("v repeated", [v], q.size, v.dtype)
+        else:
+            k, v = self._for_product(k, "k", is_joined=self.joins_parts), self._for_product(v, "v", is_joined=False)
+        q = self._for_product(q, "q", is_joined=self.joins_parts)
         scores_size = size(batch=c.batch, heads=heads, length=c.length, keys=c.length)
         scores = tape.op("attention scores", [q, k], scores_size, q.dtype, saves=[q, k])
         scaled = self.point("attention scaled", scores)
@@ -517,10 +584,46 @@ class Writer:
         # Only float16 has a kernel that reads half precision and writes float32.
         wide = masked if q.dtype == "float16" else self.cast(masked, dtype)
         softmax = tape.op("attention softmax", [wide], scores_size, dtype, saves_output=True)
-        weights = self.cast(softmax, q.dtype, "attention weights")
+        is_cast_first = self.a.family != "bert"  # which leaves it to autocast, after its dropout
+        weights = self.cast(softmax, q.dtype, "attention weights") if is_cast_first else softmax
         weights = self.dropout(weights, "attention dropout", self.a.attention_dropout)
+        weights = self.cast(weights, q.dtype, "attention weights")
         out = tape.op("attention output", [weights, v], out_size, q.dtype, saves=[weights, v])
         return tape.op("attention output contiguous", [out], out_size, q.dtype)
+
+    def _attend_by_math(self, q: Tensor, k: Tensor, v: Tensor, heads: int, out_size: Size) -> Tensor:
+        """What scaled_dot_product_attention does without a kernel: scores in memory, in float32.
+
+        Source: aten/src/ATen/native/transformers/attention.cpp, `_scaled_dot_product_attention_math`.
+        """
+        c, tape, dtype = self.c, self.tape, q.dtype
+        q, k, v = (self.cast(t, _FP32) for t in (q, k, v))
+        scaled = tape.op("q scaled", [q], q.size, q.dtype)
+        local = [q, scaled] if q.dtype != dtype else [scaled]
+        if self.a.causal:
+            local.append(self.mask(dtype))
+        is_broadcast = self.broadcasts_kv  # by the products, which copy
+        if k.size.elements < q.size.elements and not is_broadcast:
+            k = tape.op("k repeated", [k], q.size, k.dtype)
+            v = tape.op("v repeated", [v], q.size, v.dtype)
+            local.append(k)
+        keys = tape.op("k scaled", [k], k.size, k.dtype)
+        if is_broadcast:
+            keys = tape.op("k repeated", [keys], q.size, k.dtype)
+        rows = self._for_product(scaled, "q", is_joined=self.joins_parts)
+        scores_size = size(batch=c.batch, heads=heads, length=c.length, keys=c.length)
+        scores = tape.op("attention scores", [rows, keys], scores_size, q.dtype, saves=[rows, keys])
+        if self.a.causal:
+            scores = tape.op("attention masked", [scores], scores_size, q.dtype, passes_grad=True)
+        weights = tape.op("attention softmax", [scores], scores_size, q.dtype, saves_output=True)
+        weights = self.dropout(weights, "attention dropout", self.a.attention_dropout)
+        if is_broadcast:
+            v = tape.op("v repeated", [v], q.size, v.dtype)
+        out = tape.op("attention output", [weights, v], out_size, q.dtype, saves=[weights, v])
+        out = self.cast(out, dtype)
+        for tensor in local:
+            tape.hold(tensor)
+        return tape.op("attention output contiguous", [out], out_size, dtype)
 
     def attention(self, x: Tensor) -> Tensor:
         """The attention layer: projections, positions, kernel, output projection."""
@@ -533,9 +636,7 @@ class Writer:
             both = size(tokens=c.tokens, qkv_width=q_size.factors[1][1] + 2 * kv_size.factors[1][1])
             qkv = self.linear(x, "qkv_proj", both, weight=a.hidden * both.factors[1][1], bias=a.attention_bias)
             q, k, v = (
-                self.tape.op(n, [qkv], s, qkv.dtype)
-                if a.positions is Positions.ROPE and n != "v"
-                else self._part(qkv, n, s)
+                self.tape.op(n, [qkv], s, qkv.dtype) if n in self.copied_parts else self._part(qkv, n, s)
                 for n, s in (("q", q_size), ("k", kv_size), ("v", kv_size))
             )
         else:
@@ -546,7 +647,7 @@ class Writer:
             q = self.point("q scaled", q)
         if a.qk_norm:
             q, k = self._head_norm(q, "q_norm"), self._head_norm(k, "k_norm")
-        if c.expands_kv and a.kv_heads != a.heads:
+        if self.expands_kv:
             k = self.tape.op("k expanded", [k], q.size, k.dtype)
         q, k = self.rotary(q, "q"), self.rotary(k, "k")
         out = self.attend(q, k, v)
@@ -602,6 +703,17 @@ class Writer:
         out_size = size(tokens=inner.factors[0][1], hidden=a.hidden)
         out = self.linear(product, f"{prefix}down_proj", out_size, weight=weight, bias=a.mlp_bias)
         return self.dropout(self.scattered(out), "feed-forward residual dropout")
+
+
+def attention_in_words(a: Architecture, c: Computation) -> str:
+    """Which attention runs, such as "flash attention"."""
+    writer = Writer(a, c)
+    if c.attention is AttentionKind.EAGER:
+        return "eager attention"
+    if writer.has_no_kernel:
+        return "PyTorch's math form of attention"
+    takes_flash = c.compute_dtype in _FLASH_DTYPES and not writer.is_falcon
+    return "flash attention" if takes_flash else "memory-efficient attention"
 
 
 def block(
@@ -688,17 +800,19 @@ def head(a: Architecture, c: Computation) -> Section:
     everything = size(tokens=c.tokens, vocab=vocab)
     logits = w.linear(hidden, "lm_head", everything, weight=a.hidden * vocab, bias=a.head_bias)
     logits = _capped(w, logits)
-    wide = w.cast(logits, _FP32, "logits in float32")
+    # Losses of causal models ask for float32; BERT's takes logits as they are, which autocast makes float32. Source:
+    # transformers 5.24, loss/loss_utils.py and models/bert/modeling_bert.py.
+    wide = w.cast(logits, _FP32, "logits in float32") if a.causal or c.is_autocast else logits
     output = wide if c.upcasts_in_model else logits
     if c.loss in (Loss.SHIFTED, Loss.FUSED) and a.causal:
         shifted = size(tokens=c.tokens - c.batch, vocab=vocab)
-        wide = tape.op("logits shifted", [wide], shifted, _FP32)
+        wide = tape.op("logits shifted", [wide], shifted, wide.dtype)
     scalar = size(one=1)
     if c.loss is Loss.FUSED:  # the gradient takes the logits' place
-        loss = tape.op("cross entropy", [tape.view(wide)], scalar, _FP32, saves=[wide])
+        loss = tape.op("cross entropy", [tape.view(wide)], scalar, wide.dtype, saves=[wide])
     else:
-        log_softmax = tape.op("log_softmax", [wide], wide.size, _FP32, saves_output=True)
-        loss = tape.op("nll_loss", [log_softmax], scalar, _FP32, saves=[log_softmax])
+        log_softmax = tape.op("log_softmax", [wide], wide.size, wide.dtype, saves_output=True)
+        loss = tape.op("nll_loss", [log_softmax], scalar, wide.dtype, saves=[log_softmax])
     tape.hold(output)
     return Section(tape=tape, entry=x, exit=loss)
 

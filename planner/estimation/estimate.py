@@ -8,6 +8,7 @@ from math import ceil, prod
 
 from planner.architecture import Matrix
 from planner.costs.optimizers import OPTIMIZER_COSTS, OptimizerCost, factored_elements, padded_elements
+from planner.costs.reserved import own_block_bytes
 from planner.estimation import experts, megatron
 from planner.estimation.blocks import Computation, Implementation, Section, block, embedding, head, passage
 from planner.estimation.parallel import (
@@ -98,6 +99,7 @@ def computation_of(run: Run) -> Computation:
     )
 
 
+@lru_cache(maxsize=64)  # asked for by the step and by evaluation
 def sections_of(run: Run) -> tuple[Section, tuple[Section, ...], Section]:
     """What a micro-batch passes on this rank: embedding, blocks and head, or what other stages send in their place.
 
@@ -202,44 +204,53 @@ def static_of(run: Run) -> Static:
     matrices = [block_matrices(run, layer) for layer in layers_of(run)]
     alike = {id(unit): _held(run, unit) for unit in {id(unit): unit for unit in matrices}.values()}
     blocks = [alike[id(unit)] for unit in matrices]
-    everything = [*root, *(one for unit in blocks for one in unit)]
-    trained = [one for one in everything if one.is_trained]
+    units = [(root, 1), *((alike[key], count) for key, count in Counter(id(unit) for unit in matrices).items())]
+    everything = [(one, count) for unit, count in units for one in unit]
+    trained = [(one, count) for one, count in everything if one.is_trained]
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
     states = transient = largest = masters = gradients = reduced = 0.0
-    for one in trained:
+    for one, count in trained:
         cost = _cost_of(run, one)
         of_optimizer = shards_of(run, one.matrix) if run.sharding in _SHARDS_OPTIMIZER else 1
-        state_elements = _elements(one, of_optimizer)
+        elements = _elements(one, of_optimizer)
+        state_elements = count * elements
         updated = master or one.dtype_bytes  # what the optimizer reads and writes
         state_width = DTYPE_BYTES[run.state_dtype] if run.state_dtype is not None else updated
         if run.optimizer is OptimizerName.ADAFACTOR:
-            states += factored_elements(one.matrix.shape) * one.matrix.copies * DTYPE_BYTES["float32"] / of_optimizer
+            factored = count * factored_elements(one.matrix.shape) * one.matrix.copies
+            states += factored * DTYPE_BYTES["float32"] / of_optimizer
         else:
             states += state_elements * (cost.states * state_width + cost.state_bytes)
         transient += state_elements * updated * cost.transients
-        largest = max(largest, state_elements // one.matrix.copies * updated * cost.transients)
+        largest = max(largest, elements // one.matrix.copies * updated * cost.transients)
         masters += state_elements * master
-    for one in _with_gradients(run, (root, *blocks)):
+    for one, count in _with_gradients(run, units):
         of_reduced = shards_of(run, one.matrix) if run.sharding in _SHARDS_GRADIENTS else 1
-        reduced += _elements(one, of_reduced) * _gradient_bytes(run, one)
-        gradients += _elements(one, 1 if run.defers_reduction else of_reduced) * _gradient_bytes(run, one)
+        width = count * _gradient_bytes(run, one)
+        reduced += _elements(one, of_reduced) * width
+        gradients += _elements(one, 1 if run.defers_reduction else of_reduced) * width
     if run.step is OptimizerImplementation.FUSED:
         transient = 0.0
     elif run.in_backward or run.step is OptimizerImplementation.FOR_LOOP:
         transient = largest  # one parameter at a time
     if run.optimizer is OptimizerName.MUON:  # it has one implementation
-        transient = max(transient, _muon_bytes(trained))
+        transient = max(transient, _muon_bytes([one for one, _ in trained]))
+    rests = _rests(run, units)
+    reduced += rests
+    gradients += 0 if run.defers_reduction else rests
     buckets, gathering = gradients if run.sharding is Sharding.DDP else 0.0, Gathering()
     if run.sharding in _ZERO and run.zero is not None:
-        elements = sum(one.matrix.elements for one in trained)
-        buckets = zero_buckets_bytes(run, run.zero, elements)
-        transient += zero_step_bytes(
-            run, run.zero, elements, sum(_elements(o, shards_of(run, o.matrix)) for o in trained)
-        )
-    if run.sharding in _FULLY_SHARDED and shards_of(run, everything[0].matrix) > 1:
+        whole = sum(count * one.matrix.elements for one, count in trained)
+        shard = sum(count * _elements(one, shards_of(run, one.matrix)) for one, count in trained)
+        buckets = zero_buckets_bytes(run, run.zero, whole)
+        transient += zero_step_bytes(run, run.zero, whole, shard)
+    if run.sharding in _FULLY_SHARDED and shards_of(run, everything[0][0].matrix) > 1:
         gathering = _gathering(run, root, blocks)
     return Static(
-        parameters=round(sum(_elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one in everything)),
+        parameters=rests
+        + round(
+            sum(count * _elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one, count in everything)
+        ),
         master=0 if run.offloads_optimizer else round(masters),
         gradients=0 if run.in_backward else round(gradients),
         reduced_gradients=0 if run.in_backward else round(reduced),
@@ -249,6 +260,24 @@ def static_of(run: Run) -> Static:
         gathering=gathering,
         constants=_constants(run),
     )
+
+
+def _rests(run: Run, units: Sequence[tuple[Sequence[_Held], int]]) -> int:
+    """What the allocator's blocks of all units' shards have beyond them: of parameters, and again of gradients.
+
+    FSDP1 copies its shard out of each unit's flat parameter as the unit is wrapped, when no cached block holds so much,
+    and reduces gradients on a stream of their own, where nothing is cached. So both have segments of their own. States
+    are made by the optimizer's step of what is cached by then, and not counted; nor are adapters, which are units too.
+
+    Source: torch/distributed/fsdp/_flat_param.py, `_get_shard`; _runtime_utils.py, `_reduce_grad`.
+    """
+    if not run.counts_blocks or run.sharding is not Sharding.FSDP1 or run.adapters is not None:
+        return 0
+    found = 0
+    for unit, count in units:
+        shard_bytes = round(sum(_elements(one, _parameter_shards(run, one)) * one.dtype_bytes for one in unit))
+        found += count * (own_block_bytes(shard_bytes) - shard_bytes)
+    return found
 
 
 def _parameter_shards(run: Run, one: _Held) -> int:
@@ -287,12 +316,12 @@ def _muon_bytes(trained: Sequence[_Held]) -> int:
     )
 
 
-def _with_gradients(run: Run, units: Sequence[Sequence[_Held]]) -> list[_Held]:
+def _with_gradients(run: Run, units: Sequence[tuple[Sequence[_Held], int]]) -> list[tuple[_Held, int]]:
     """What gradients are made of: what is trained, or with flat parameters all of each unit where anything is."""
-    found: list[_Held] = []
-    for unit in units:
+    found: list[tuple[_Held, int]] = []
+    for unit, count in units:
         trained = [one for one in unit if one.is_trained]
-        found += unit if trained and run.flat_gradients else trained
+        found += [(one, count) for one in (unit if trained and run.flat_gradients else trained)]
     return found
 
 
@@ -331,6 +360,7 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
         backward=3 * largest if is_new else 2 * largest,
         prefetch=largest,
         gradient_share=share if run.defers_reduction else share / shards,
+        root_waits=not run.defers_reduction,
         flat_gradient=largest if run.flat_gradients else 0,
         flat_root_gradient=size_of(root) if run.flat_gradients and any(one.is_trained for one in root) else 0,
     )
@@ -369,7 +399,8 @@ def step_parts(run: Run) -> StepParts:
         lingering_bytes=logits + _kept_by_products(run, blocks) if run.outputs_linger else 0,
         inputs_bytes=static.constants,
         offloads_inputs=run.offloads_inputs,
-        keeps_random=run.keeps_random,
+        keeps_random=run.is_planned,
+        keeps_inputs=run.is_planned and run.sharding is Sharding.FSDP2 and run.degrees.data > 1,
         # FSDP 1 waits for the gradients of each block's inputs with hooks that hold those inputs and gradients until
         # backward ends, where a block has frozen parameters.
         # Source: torch/distributed/fsdp/_runtime_utils.py, `_register_post_backward_reshard_only_hook`.

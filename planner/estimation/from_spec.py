@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from planner.architecture import Architecture, Matrix, Positions, block_parameters
 from planner.errors import SpecError
-from planner.estimation.blocks import Adapters, AttentionKind, Loss
+from planner.estimation.blocks import Adapters, AttentionKind, Loss, Writer
+from planner.estimation.estimate import computation_of
 from planner.estimation.parallel import DegreesError, check_degrees
 from planner.estimation.run import Degrees, Run, Sharding, ZeroBuckets
 from planner.estimation.step import Checkpointing
@@ -81,6 +82,7 @@ def run_of(spec: RunSpec) -> Run:
         quantization=None if spec.lora is None else spec.lora.quantization,
         sharding=_sharding(parallel),
         degrees=_degrees(parallel),
+        stage_layers=parallel.stage_layers,
         micro_batches=parallel.micro_batches or max(parallel.pp, spec.gradient_accumulation),
         offloads_inputs=spec.offload.activations,
         offloads_optimizer=spec.offload.optimizer,
@@ -189,11 +191,20 @@ def _contradictions(spec: RunSpec, a: Architecture) -> Iterator[tuple[str, bool,
             f"{p.tp} ranks cannot share a width of {width:,}",
             "use a divisor of the ffn width",
         )
+    chunks = p.pp * p.virtual_pp
+    stages = f"{p.pp} stages" if p.virtual_pp == 1 else f"{p.pp} stages of {p.virtual_pp} chunks"
     yield (
         "pp",
-        a.layers < p.pp * p.virtual_pp,
-        f"{p.pp} stages of {p.virtual_pp} chunks cannot share {a.layers} layers",
-        "use at most as many chunks as layers",
+        not p.stage_layers and a.layers % chunks > 0,
+        f"{stages} cannot share {a.layers} layers evenly",
+        "use a divisor of the layers, or list those of each in parallel.stage_layers",
+    )
+    yield (
+        "stage_layers",
+        bool(p.stage_layers) and (len(p.stage_layers), sum(p.stage_layers)) != (chunks, a.layers),
+        f"expected {chunks} numbers that add up to {a.layers} layers, found {len(p.stage_layers)} that add up to "
+        f"{sum(p.stage_layers)}",
+        "give one for each stage, or chunk of one",
     )
     count = a.experts.count if a.experts is not None else 0
     yield "ep", p.ep > 1 and not count, "the model has no experts to share", "leave it out"
@@ -335,6 +346,12 @@ def _check_counted(spec: RunSpec, run: Run) -> None:
             run.degrees.context > 1 and spec.attention is AttentionKernel.EAGER,
             "ranks that share sequences exchange what a kernel makes, and eager attention is none",
             "use another attention",
+        ),
+        (
+            ("parallel", "cp"),
+            run.degrees.context > 1 and Writer(run.architecture, computation_of(run)).has_no_kernel,
+            f"ranks that share sequences exchange what a kernel makes, and none has these heads in {run.compute_dtype}",
+            "use tp with sp, or for grouped heads compute in bfloat16",
         ),
     )
     for key_path, is_asked, message, hint in checks:

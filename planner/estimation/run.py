@@ -131,10 +131,13 @@ class Run:
             next; None for as many as it has ranks.
         zero: DeepSpeed's buffers, where its ZeRO is used; None leaves them out.
         workspace_bytes: what kernel libraries hold through PyTorch's allocator, whatever the model.
+        counts_blocks: FSDP1's shards are counted as the allocator's blocks, as `max_memory_allocated` does, rather than
+            as tensors.
         offloads_inputs: checkpointed inputs wait in the host's memory.
         offloads_optimizer: optimizer state is in the host's memory.
         offloads_parameters: parameters are, and visit the device.
-        keeps_random: see `StepParts`.
+        is_planned: checkpoints are those of `planner.apply`, not of torch.utils.checkpoint: what random ops made is
+            kept, and where blocks are units of FSDP, the input of each, since replays do not cross them.
     """
 
     architecture: Architecture
@@ -189,10 +192,11 @@ class Run:
     micro_batch_group: int | None = None
     zero: ZeroBuckets | None = None
     workspace_bytes: int = 0
+    counts_blocks: bool = False
     offloads_inputs: bool = False
     offloads_optimizer: bool = False
     offloads_parameters: bool = False
-    keeps_random: bool = False
+    is_planned: bool = False
 
     @property
     def adds_gradients(self) -> bool:

@@ -39,6 +39,9 @@ class Gathering:
         backward: while a block's backward runs, its own gradients apart.
         prefetch: from the start of backward, before the first block's: the parameters it will need.
         gradient_share: of each gradient, what stays once its block is done.
+        root_waits: gradients of what is in no block stay whole until all of backward is done. Source:
+            torch/distributed/fsdp/_fully_shard/_fsdp_state.py, `_root_post_backward_final_callback`; with FSDP1 the
+            root's flat parameter has one gradient, which the embedding completes.
         flat_gradient: the gradient of the flat parameter a block's parameters are views of; its backward joins theirs
             into it at its end, zeros for those that are frozen. Source: derivatives.yaml, `split`.
         flat_root_gradient: the same of the root, when all of backward is done.
@@ -49,6 +52,7 @@ class Gathering:
     backward: int = 0
     prefetch: int = 0
     gradient_share: float = 1.0
+    root_waits: bool = False
     flat_gradient: int = 0
     flat_root_gradient: int = 0
 
@@ -71,8 +75,10 @@ class StepParts:
         inputs_bytes: inputs and constants made from them, held throughout.
         per_block_backward_bytes: left behind by each block's backward until all are done.
         offloads_inputs: checkpoints' inputs wait in the host's memory; two are on the device.
-        keeps_random: checkpoints keep what random ops made, as the runtime of `planner.apply` does; otherwise the
-            generator is set back and they run again, as in torch.utils.checkpoint.
+        keeps_random: checkpoints keep what random ops made, as the runtime of `planner.apply` does, and let go of what
+            only replays read when they have; otherwise the generator is set back and they run again, and inputs stay
+            until backward is through, as in torch.utils.checkpoint.
+        keeps_inputs: a group of blocks keeps the input of each, not only of the first.
         waiting_bytes: what other micro-batches left for their backward, in a pipeline, and its buffers.
     """
 
@@ -92,6 +98,7 @@ class StepParts:
     per_block_backward_bytes: int = 0
     offloads_inputs: bool = False
     keeps_random: bool = False
+    keeps_inputs: bool = False
     waiting_bytes: int = 0
 
 
@@ -123,6 +130,7 @@ class _Block:
     """What one block leaves, takes and gives, in bytes."""
 
     kept: int  # left by forward for backward
+    beside: int  # of that, what autograd does not save and what stays while the block goes backward
     saved: int  # what autograd saves while the block is not checkpointed
     random: int  # of that, what random ops made
     random_inner: int  # the same besides, if the next block is replayed with this one
@@ -178,8 +186,8 @@ def places_kept(parts: StepParts, before: int) -> tuple[int, ...]:
 
 
 def _is_entered(parts: StepParts, place: int) -> bool:
-    """Whether a checkpoint begins with the block."""
-    return place % parts.group == 0
+    """Whether the block's input is kept: a checkpoint begins with it, or all are."""
+    return parts.keeps_inputs or place % parts.group == 0
 
 
 def _waits_on_the_host(parts: StepParts, place: int) -> bool:
@@ -196,7 +204,8 @@ def _measure(section: Section, parts: StepParts) -> _Block:
     # The block's output is the next one's input, and counted there.
     kept_bytes = sum(tape.tensors[t].size_bytes for t in kept if t != section.exit.storage)
     autograd = {t.storage for t in saved}
-    beside = sum(tape.tensors[t].size_bytes for t in kept - autograd if t != section.exit.storage)
+    only_replays = kept - autograd if not parts.keeps_random else set()
+    beside = sum(tape.tensors[t].size_bytes for t in only_replays if t != section.exit.storage)
     back = backward(
         tape,
         output=section.exit,
@@ -209,6 +218,7 @@ def _measure(section: Section, parts: StepParts) -> _Block:
         replay = forward(tape, output=section.exit, drop_output=not parts.replays_whole)
     return _Block(
         kept=kept_bytes,
+        beside=beside,
         saved=sum(t.size_bytes for t in saved),
         random=sum(tape.tensors[t].size_bytes for t in random if t != section.exit.storage),
         random_inner=sum(tape.tensors[t].size_bytes for t in inner - random),
@@ -246,6 +256,7 @@ class _Follower:
         self._saved = 0  # left by forward so far
         self._saved_before: list[int] = []  # the same before each block
         self._made = 0  # gradients of parameters that are done
+        self._root_made = 0  # the same of the root, where they wait for the end
         self._behind = 0  # left behind by blocks' backward
         self.fullest: dict[str, Moment] = {}
 
@@ -268,13 +279,15 @@ class _Follower:
             self._note("forward", "the model's output", output, parts.head, before=len(self._blocks), **kinds)
 
     def _left_by(self, place: int) -> int:
-        """What the block's forward leaves on the device: in a group, the first one's input and what is random."""
+        """What the block's forward leaves on the device."""
+        return 0 if _waits_on_the_host(self._parts, place) else self._kept_of(place)
+
+    def _kept_of(self, place: int) -> int:
+        """What is kept of the block: in a group, the first one's input and what is random."""
         parts, one, count = self._parts, self._blocks[place], len(self._blocks)
-        if _waits_on_the_host(parts, place):
-            return 0
         left = one.kept if _is_entered(parts, place) else one.random
-        is_last_of_group = (place + 1) % parts.group == 0 or place + 1 == count
-        return left if is_last_of_group else left + one.random_inner
+        is_next_kept = place + 1 == count or _is_entered(parts, place + 1)
+        return left if is_next_kept else left + one.random_inner
 
     # -- the loss
 
@@ -285,7 +298,10 @@ class _Follower:
         self._note("loss", "", forward(head.tape, output=head.exit), head, before=before, saved=self._saved)
         kinds = {"saved": self._saved, "outputs": parts.outputs_bytes, "gathered now": gathering.prefetch}
         self._note("backward", "loss", self._backward_of(head), head, before=before, **kinds)
-        self._keep_gradients(_parameter_gradients(head))
+        if gathering.root_waits:
+            self._root_made = _parameter_gradients(head)
+        else:
+            self._keep_gradients(_parameter_gradients(head))
 
     # -- backward
 
@@ -297,11 +313,12 @@ class _Follower:
             start = (stop - 1) // parts.group * parts.group
             self._run_checkpoint(start, stop)
             stop = start
-        kinds = {"outputs": parts.outputs_bytes, "gradients": self._made}
+        kinds = {"outputs": parts.outputs_bytes, "gradients": self._made + self._root_made}
         embedding = self._backward_of(parts.embedding)
         self._note("backward", "embedding", embedding, parts.embedding, **kinds, **{"left by blocks": self._behind})
         if parts.gathering.flat_root_gradient:
             joined = _joining(None, parts.gathering.flat_root_gradient)
+            kinds["gradients"] = self._made  # those of the root are among what is joined
             self._note("backward", "embedding", joined, parts.embedding, **kinds)
 
     def _run_checkpoint(self, start: int, stop: int) -> None:
@@ -310,17 +327,20 @@ class _Follower:
         replayed = 0  # what the blocks of a group save as they run again
         if self._parts.group > 1:
             for place in range(start, stop):
-                self._note_replay(place, start, earlier + replayed)
+                inputs = self._inputs_beside(start, place) + sum(map(self._kept_of, range(place + 1, stop)))
+                self._note_replay(place, start, earlier + replayed + inputs)
                 replayed += self._blocks[place].saved
         for place in range(stop - 1, start - 1, -1):
             one = self._blocks[place]
             replayed = max(0, replayed - one.saved)
-            saved = earlier + replayed
-            if self._parts.group > 1 and place > start:
-                saved += self._blocks[start].kept
+            saved = earlier + replayed + self._inputs_beside(start, place)
             if self._parts.group == 1:
                 self._note_replay(place, start, saved)
             self._run_block(place, start, saved)
+
+    def _inputs_beside(self, start: int, stop: int) -> int:
+        """What is kept of blocks that have run again, beside what autograd saved of them meanwhile."""
+        return sum(self._blocks[place].beside for place in range(start, stop) if _is_entered(self._parts, place))
 
     def _note_replay(self, place: int, start: int, saved_bytes: int) -> None:
         replay = self._blocks[place].replay
@@ -347,7 +367,7 @@ class _Follower:
         return {
             "saved": saved_bytes,
             "outputs": self._parts.outputs_bytes,
-            "gradients": self._made,
+            "gradients": self._made + self._root_made,
             "left by blocks": self._behind,
             "gathered now": self._parts.gathering.backward,
         }

@@ -202,8 +202,8 @@ def gpt2(c: Config) -> Architecture:
 
 
 def gpt_bigcode(c: Config) -> Architecture:
-    """GPT-BigCode: GPT-2 with one head of keys and values."""
-    base = gpt2(c)
+    """GPT-BigCode: GPT-2 with one head of keys and values, and another activation where none is named."""
+    base = gpt2({"activation_function": "gelu_pytorch_tanh", **c})
     kv_heads = 1 if c.get("multi_query", True) else base.heads
     return Architecture(
         **{

@@ -29,12 +29,14 @@ class Options:
         dialect: The dialect to take every file for, or None to recognise it.
         device: The device that runs are for, or None: rules that need one are silent then.
         target_versions: By dialect, the release to check against instead of the newest known.
+        reads_files: Whether files that a config names are read.
     """
 
     is_selected: Callable[[RuleEntry], bool] = lambda rule: not rule.opt_in
     dialect: str | None = None
     device: "DeviceProfile | None" = None
     target_versions: Mapping[str, Version] | None = None
+    reads_files: bool = True
 
 
 def lint_text(text: str, path: str, options: Options) -> tuple[Finding, ...] | None:
@@ -129,17 +131,24 @@ def _read(
     """The config of a dialect; `namer` is the config that names it, and where."""
     dialect = load_dialect(name)
     versions = {name: parse_version(dialect.version), **dialect.included, **(options.target_versions or {})}
+    stated = frozenset(options.target_versions or ())
     if namer is not None and dialect.part_of is not None:
         versions = {**namer[0].versions, name: namer[0].versions[dialect.part_of]}
+        stated |= {name} if dialect.part_of in stated else set()
     config = Config(
-        document=document, root=root, dialect=dialect, versions=versions, named_by=None if namer is None else namer[1]
+        document=document,
+        root=root,
+        dialect=dialect,
+        versions=versions,
+        stated=stated,
+        named_by=None if namer is None else namer[1],
     )
     config = replace(config, environment=read_environment(config))
     config = replace(config, root=settings_root(config))
     if namer is None:  # one step: what a named file names itself is not followed, so that there is no loop
         linked = tuple(
             _read(linked.document, linked.root, linked.dialect, options, (config, linked.named_by))
-            for linked in links(config)
+            for linked in links(config, reads_files=options.reads_files)
         )
         config = replace(config, linked=linked) if linked else config
     return replace(config, facts=merged_facts(read_facts(config), config.linked))

@@ -39,8 +39,8 @@ class Link:
     root: MappingNode
 
 
-def links(config: Config) -> Iterator[Link]:
-    """The configs that this one names, as far as they can be read, and has inline."""
+def links(config: Config, *, reads_files: bool) -> Iterator[Link]:
+    """The configs that this one has inline, and those that it names as far as they can, and may, be read."""
     for key, dialect in _link_keys(config.dialect.name).items():
         setting = config.get(key)
         if setting is None:
@@ -48,7 +48,8 @@ def links(config: Config) -> Iterator[Link]:
         document: Document | None = config.document
         root = setting.node
         if isinstance(root, Scalar):
-            document = _read(root.value, config.document.path) if isinstance(root.value, str) else None
+            is_readable = reads_files and isinstance(root.value, str)
+            document = _read(str(root.value), config.document.path) if is_readable else None
             root = root if document is None else document.root
         if document is not None and isinstance(root, MappingNode):
             yield Link(dialect=dialect, named_by=setting, document=document, root=root)

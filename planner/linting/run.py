@@ -16,7 +16,7 @@ from planner.linting.configuration import LintConfiguration, configuration_for, 
 from planner.linting.discovery import FoundFile, discover
 from planner.linting.engine import Options, lint_text
 from planner.linting.selection import Selection, check_words, is_selected
-from planner.linting.sources import MAX_FILE_BYTES, SourceError, format_of
+from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of
 from planner.records import field, record
 from planner.rules import RuleEntry
 
@@ -36,6 +36,7 @@ class Request:
         skip_unknown: Whether files that are named are treated as those of a directory: what is excluded, is of no
             dialect, or cannot be read and looks like none, is left out without a word.
         is_isolated: Whether configuration files do not count.
+        reads_files: Whether files that a config names are read.
         fix: Which fixes to apply: none, the safe ones, or also those that are not.
     """
 
@@ -45,6 +46,7 @@ class Request:
     device: "DeviceProfile | None" = None
     skip_unknown: bool = False
     is_isolated: bool = False
+    reads_files: bool = True
     fix: FixSafety | None = None
 
 
@@ -185,7 +187,7 @@ class _Checker:
             return
         text = ""
         try:
-            text = _decoded(content)
+            text = decode(content)
             findings = self.lint_text(text, path)
         except SourceError as error:
             if is_meant or _looks_like_config(text, path):
@@ -251,6 +253,7 @@ class _Checker:
             dialect=self.request.dialect,
             target_versions={**configuration.target_version, **self.request.target_versions},
             device=self.request.device or _device_of(configuration),
+            reads_files=self.request.reads_files,
         )
 
 
@@ -277,17 +280,6 @@ def _looks_like_config(text: str, path: str) -> bool:
     from planner.linting.likeness import looks_like  # only where something is wrong
 
     return looks_like(text, path) is not None
-
-
-def _decoded(content: bytes) -> str:
-    """The text of a file in UTF-8, a byte-order mark and the ends of lines as they are."""
-    if len(content) > MAX_FILE_BYTES:
-        raise SourceError(f"larger than {MAX_FILE_BYTES:,} bytes, which no config file should be")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        offset = len(content[: error.start].decode())
-        raise SourceError(f"not UTF-8: the byte 0x{content[error.start]:02X}", offset=offset) from None
 
 
 def _located(error: SourceError, content: bytes, path: str) -> ConfigError:

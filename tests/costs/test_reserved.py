@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.costs.reserved import CUBLAS_WORKSPACE_BYTES, reserved_interval, rounded_bytes, segment_bytes
+from planner.costs.reserved import (
+    CUBLAS_WORKSPACE_BYTES,
+    own_block_bytes,
+    reserved_interval,
+    rounded_bytes,
+    segment_bytes,
+)
+from planner.simulation.allocator import CachingAllocator
 
 MIB = 2**20
 
@@ -27,6 +34,30 @@ def test_blocks_are_multiples_of_512_bytes(size_bytes: int, block_bytes: int) ->
 )
 def test_segments_depend_on_the_size_of_the_first_block(block_bytes: int, expected: int) -> None:
     assert expected == segment_bytes(block_bytes)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"),
+    [
+        (1, 512),
+        (2**20, 2**20),
+        (3 * 2**20, 3 * 2**20),  # of a segment of 20 MiB, which others share
+        (81 * 2**20, 82 * 2**20),  # 1 MiB remains, and is not split off
+        (81 * 2**20 - 1, 82 * 2**20),  # rounded up to the same
+        (81 * 2**20 - 512, 81 * 2**20 - 512),  # 512 bytes more are
+        (82 * 2**20, 82 * 2**20),
+    ],
+)
+def test_a_rest_of_up_to_1_mib_counts_as_allocated(size_bytes: int, expected: int) -> None:
+    assert expected == own_block_bytes(size_bytes)
+
+
+@given(st.integers(1, 2**31))
+def test_a_block_of_its_own_is_what_the_allocator_counts_for_it(size_bytes: int) -> None:
+    allocator = CachingAllocator()
+    allocator.allocate(0, size_bytes)
+
+    assert allocator.allocated_bytes == own_block_bytes(size_bytes)
 
 
 def test_the_interval_is_from_no_holes_to_a_quarter_more() -> None:

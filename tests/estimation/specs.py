@@ -1,4 +1,4 @@
-"""Twelve dense transformers of different make, small enough to trace in a second or two each."""
+"""Eighteen dense transformers of different make, small enough to trace in a second or two each."""
 
 from typing import Any
 
@@ -24,10 +24,19 @@ _LLAMA: Mapping = {
     "vocab_size": 16000,
 }
 _GPT2: Mapping = {"n_embd": 768, "n_layer": 4, "n_head": 12, "n_positions": 1024, "vocab_size": 16000}
+_NEOX = {k: v for k, v in _LLAMA.items() if k != "num_key_value_heads"} | {"intermediate_size": 4096}
+_BERT: Mapping = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "vocab_size": 16000,
+}
 
 DENSE: dict[str, Mapping] = {
     "llama": _spec("LlamaForCausalLM", _LLAMA, 2, 1024),
     "llama under autocast": _spec("LlamaForCausalLM", _LLAMA, 2, 1024, **_AUTOCAST),
+    "llama in float32": _spec("LlamaForCausalLM", _LLAMA, 2, 512, precision={"parameters": "float32"}),
     "llama with eager attention": _spec("LlamaForCausalLM", _LLAMA, 2, 512, attention="eager"),
     "llama sharded": _spec("LlamaForCausalLM", _LLAMA, 2, 1024, **_AUTOCAST, parallel={"fsdp": 4}),
     "mistral": _spec("MistralForCausalLM", {**_LLAMA, "sliding_window": None}, 4, 512),
@@ -35,12 +44,8 @@ DENSE: dict[str, Mapping] = {
     "qwen3": _spec("Qwen3ForCausalLM", {**_LLAMA, "head_dim": 128}, 2, 1024),
     "gpt2 under autocast": _spec("GPT2LMHeadModel", _GPT2, 4, 512, **_AUTOCAST),
     "gpt2 with eager attention": _spec("GPT2LMHeadModel", _GPT2, 1, 1024, attention="eager"),
-    "gpt-neox": _spec(
-        "GPTNeoXForCausalLM",
-        {k: v for k, v in _LLAMA.items() if k != "num_key_value_heads"} | {"intermediate_size": 4096},
-        2,
-        1024,
-    ),
+    "gpt-neox": _spec("GPTNeoXForCausalLM", _NEOX, 2, 1024),
+    "gpt-neox with eager attention": _spec("GPTNeoXForCausalLM", _NEOX, 2, 512, attention="eager"),
     "opt": _spec(
         "OPTForCausalLM",
         {
@@ -54,19 +59,11 @@ DENSE: dict[str, Mapping] = {
         2,
         1024,
     ),
-    "bert": _spec(
-        "BertForMaskedLM",
-        {
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 12,
-            "vocab_size": 16000,
-        },
-        8,
-        512,
-        **_AUTOCAST,
-    ),
+    "gpt-bigcode": _spec("GPTBigCodeForCausalLM", _GPT2, 2, 512),
+    "bert": _spec("BertForMaskedLM", _BERT, 8, 512, **_AUTOCAST),
+    "bert with eager attention": _spec("BertForMaskedLM", _BERT, 8, 256, **_AUTOCAST, attention="eager"),
+    "bert in bfloat16": _spec("BertForMaskedLM", _BERT, 8, 512),
+    "bert sharded": _spec("BertForMaskedLM", _BERT, 8, 512, **_AUTOCAST, parallel={"fsdp": 4}),
 }
 
 FULL_SIZE: dict[str, Mapping] = {

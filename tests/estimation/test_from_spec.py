@@ -83,6 +83,11 @@ def test_parallel_degrees(parallel: dict[str, Any], sharding: Sharding, degrees:
     assert (sharding, degrees) == (run.sharding, run.degrees)
 
 
+def test_stages_may_have_layers_as_listed() -> None:
+    run = run_of(from_mapping(gpt2(parallel={"pp": 5, "stage_layers": [2, 3, 3, 3, 1]})))
+    assert (2, 3, 3, 3, 1) == run.stage_layers
+
+
 def test_replicas_follow_from_the_world_size_and_the_other_degrees() -> None:
     spec = from_mapping(gpt2(parallel={"world_size": 24, "tp": 2, "pp": 3, "zero": 1}))
     assert 4 == spec.parallel.ddp
@@ -94,10 +99,18 @@ REFUSED = {
     "parallel: {world_size: 12, fsdp: 8}": "3: parallel.world_size: expected 8, the product of fsdp 8 × tp 1 × cp 1 × "
     "pp 1, found 12; change a degree, or leave it out",
     "parallel: {tp: 3}": "3: parallel.tp: 3 ranks cannot share 32 heads; use a divisor of the heads",
-    "parallel: {pp: 33}": "3: parallel.pp: 33 stages of 1 chunks cannot share 32 layers; use at most as many chunks as "
-    "layers",
-    "parallel: {pp: 4, virtual_pp: 9}": "3: parallel.pp: 4 stages of 9 chunks cannot share 32 layers; use at most as "
-    "many chunks as layers",
+    "parallel: {pp: 5}": "3: parallel.pp: 5 stages cannot share 32 layers evenly; use a divisor of the layers, or list "
+    "those of each in parallel.stage_layers",
+    "parallel: {pp: 4, virtual_pp: 9}": "3: parallel.pp: 4 stages of 9 chunks cannot share 32 layers evenly; use a "
+    "divisor of the layers, or list those of each in parallel.stage_layers",
+    "parallel: {pp: 3, stage_layers: [10, 11, 12]}": "3: parallel.stage_layers: expected 3 numbers that add up to 32 "
+    "layers, found 3 that add up to 33; give one for each stage, or chunk of one",
+    "parallel: {pp: 3, stage_layers: [16, 16]}": "3: parallel.stage_layers: expected 3 numbers that add up to 32 "
+    "layers, found 2 that add up to 32; give one for each stage, or chunk of one",
+    "parallel: {pp: 2, stage_layers: 16}": "3: parallel.stage_layers: expected a list of layers such as [15, 16, 16, "
+    "15], found 16",
+    "parallel: {stage_layers: [32]}": "3: parallel.stage_layers: has no meaning without pipeline stages; add "
+    "parallel.pp",
     "parallel: {cp: 3}": "3: parallel.cp: 3 ranks cannot share sequences of 4,096 tokens; use a divisor of "
     "batch.sequence_length",
     "parallel: {ep: 2, fsdp: 4}": "3: parallel.ep: the model has no experts to share; leave it out",
@@ -233,6 +246,11 @@ def test_models_that_cannot_be_estimated_are_one_line(text: str, message: str, t
             "another attention",
         ),
         (
+            "precision: {parameters: float32}\nparallel: {cp: 2}",
+            "4: parallel.cp: ranks that share sequences exchange what a kernel makes, and none has these heads in "
+            "float32; use tp with sp, or for grouped heads compute in bfloat16",
+        ),
+        (
             "parallel: {pp: 4, virtual_pp: 2, micro_batches: 6}",
             "3: parallel.micro_batches: 6 micro-batches do not go round 4 ranks in turns; use a multiple",
         ),
@@ -246,7 +264,7 @@ def test_what_cannot_be_counted_together_is_one_line(text: str, message: str, tm
     "text",
     [
         LLAMA + "parallel: {tp: 8, sp: true}",
-        LLAMA + "parallel: {cp: 4, fsdp: 2}",
+        LLAMA + "precision: {parameters: bfloat16}\nparallel: {cp: 4, fsdp: 2}",
         LLAMA + "parallel: {pp: 4, virtual_pp: 2, micro_batches: 8}",
         LLAMA + "parallel: {zero: 3, ddp: 8}",
         MIXTRAL + "parallel: {ep: 8, fsdp: 8}",

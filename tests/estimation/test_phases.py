@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from planner.architecture import Architecture
 from planner.estimation.blocks import Adapters
+from planner.estimation.estimate import step_parts
 from planner.estimation.explain import Formula, explain
 from planner.estimation.phases import Part, Phase, PhasePeak, phases_of
-from planner.estimation.run import Degrees, Run, Sharding
-from planner.estimation.step import Checkpointing
+from planner.estimation.run import Degrees, Run, Sharding, ZeroBuckets
+from planner.estimation.step import Checkpointing, moments
 from planner.estimation.verdict import Verdict, estimate
 from planner.reporting.estimate import formula_text
 from planner.spec import OptimizerImplementation, OptimizerName, QuantizationName
@@ -72,6 +73,27 @@ def test_what_is_held_at_the_optimizer_step(changes: dict[str, Any], part: Part,
     assert expected == peak_of(replace(RUN, **changes), Phase.STEP).parts.get(part)
 
 
+@pytest.mark.parametrize(
+    ("sharding", "ranks", "rest_bytes"),
+    [
+        # 65 MiB and 8 bytes of the root in a segment of 66, of which no more can be split off; blocks of 656 bytes.
+        (Sharding.FSDP1, 4, 2**20 - 8 + 2 * (1024 - 656)),
+        # 130 MiB and 16 bytes: all but the next multiple of 512 is split off; blocks of 1312 bytes.
+        (Sharding.FSDP1, 2, 512 - 16 + 2 * (1536 - 1312)),
+        (Sharding.FSDP2, 4, 0),
+    ],
+)
+def test_flat_shards_are_counted_as_blocks_of_the_allocator_if_asked_for(
+    sharding: Sharding, ranks: int, rest_bytes: int
+) -> None:
+    wide = replace(TINY, vocab=2**22 + 2**16)
+    run = replace(RUN, architecture=wide, sharding=sharding, degrees=Degrees(data=ranks))
+    plain, counted = (peak_of(replace(run, counts_blocks=counts), Phase.STEP).parts for counts in (False, True))
+
+    for part in (Part.PARAMETERS, Part.GRADIENTS):
+        assert rest_bytes == counted[part] - plain[part]
+
+
 def test_adapters_train_and_the_quantized_base_does_not() -> None:
     lora = Adapters(rank=2, targets=("q_proj",), dtype="float32")
     run = replace(RUN, compute_dtype="bfloat16", parameter_dtype="bfloat16", adapters=lora)
@@ -99,6 +121,33 @@ def test_autocast_caches_copies_of_weights_until_forward_ends_also_where_blocks_
     run = replace(RUN, compute_dtype="bfloat16", checkpointing=Checkpointing.BLOCK)
     matrices = 2 * (BLOCK - 2 * 8) + 32 * 8  # of the blocks, and the output matrix
     assert 2 * matrices == peak_of(run, Phase.LOSS).parts[Part.COPIES]
+
+
+def backward_by_hand(run: Run, place: str) -> dict[str, int]:
+    """What is there besides working memory in a block's backward, as the step is followed."""
+    return next(dict(one.parts) for one in moments(step_parts(run)) if one.phase == "backward" and place in one.where)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "expected"), [(Sharding.FSDP2, 4 * (32 * 8 + 8)), (Sharding.ZERO3, 2 * (32 * 8 + 8))]
+)
+def test_the_roots_gradients_wait_whole_under_fsdp_until_backward_ends(sharding: Sharding, expected: int) -> None:
+    # The output matrix of 32×8 and a norm of 8 in float32; of two ranks the half where they are reduced by themselves.
+    # Wide feed-forward layers make the last block's backward the fullest moment.
+    wide = replace(TINY, ffn=4096)
+    run = replace(RUN, architecture=wide, sharding=sharding, degrees=Degrees(data=2), zero=ZeroBuckets(), length=64)
+
+    assert expected == backward_by_hand(run, "block 1")["gradients"]
+
+
+@pytest.mark.parametrize(("sharding", "kept"), [(Sharding.FSDP2, 4), (Sharding.NONE, 2)])
+def test_groups_of_a_plan_keep_the_input_of_every_unit_of_fsdp(sharding: Sharding, kept: int) -> None:
+    # Four blocks in groups of two; inputs of 2×4×8 float32. In the loss all that forward left is there, token ids too.
+    run = replace(RUN, architecture=replace(TINY, layers=4), checkpointing=Checkpointing.BLOCK, group=2)
+    run = replace(run, sharding=sharding, degrees=Degrees(data=2), is_planned=True)
+    loss = next(one for one in moments(step_parts(run)) if one.phase == "loss")
+
+    assert kept * 2 * 4 * 8 * 4 + 2 * 4 * 8 == loss.parts["saved"]
 
 
 def test_the_entries_of_blocks_are_those_that_left_something_on_the_device() -> None:

@@ -48,16 +48,18 @@ def parse(text: str, path: str) -> Document:
     """
     # A byte-order mark, which PyYAML does not count, becomes an empty line.
     source = f"\n{text[1:]}" if text.startswith("\ufeff") else text
-    # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
-    builder = _Builder(iter(_Loader(source).get_event, None))
     try:
+        # What yaml.parse does, without asking before each event whether there is one: get_event then returns None.
+        builder = _Builder(iter(_Loader(source).get_event, None))
         root = builder.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = ", ".join(part for part in (error.context, error.problem) if part)
         raise SourceError(f"not valid YAML: {message}", offset=mark.index if mark else None) from None
     except yaml.reader.ReaderError as error:
-        raise SourceError(f"not valid YAML: {error.reason}", offset=error.position) from None
+        # The error's own position counts bytes where the scanner is libyaml's.
+        offset = text.find(chr(error.character)) if isinstance(error.character, int) else -1
+        raise SourceError(f"not valid YAML: {error.reason}", offset=offset if offset >= 0 else None) from None
     return Document(
         path=path,
         text=text,
@@ -162,7 +164,7 @@ class _Frame:
                 raise SourceError("expected a text key, found a list or mapping", offset=start)
             name = str(key.value)
             if name == _MERGE_KEY and not key.quoted:
-                merges[:0] = _merged(value, start)  # a later one wins, but within a list the first
+                merges += _merged(value, start)
             else:
                 entries.append(Entry(name, start, key_end, value))
         return Mapping(self.start, end, entries, merges)

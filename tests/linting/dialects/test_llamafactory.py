@@ -169,7 +169,7 @@ def test_keys_of_megatron_are_not_judged_where_it_trains() -> None:
 
 def test_keys_that_some_release_of_transformers_in_its_range_takes_are_taken() -> None:
     assert codes("fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer\ntrain_sampling_strategy: random\n") == set()
-    assert codes("evaluation_strategy: steps\n") == {"KEY004"}
+    assert codes("evaluation_strategy: steps\n") == {"KEY009"}
 
 
 def test_the_new_trainer_has_its_defaults() -> None:

@@ -19,17 +19,22 @@ whether a flag is there at all) has the value "${...}". So nothing is known of a
 """
 
 from planner.configs.tree import Document, Node, Sequence, SourceFormat
+from planner.linting.sources import SourceError
 from planner.linting.sources.shell.commands import mappings
 from planner.linting.sources.shell.expansion import Expander
 from planner.linting.sources.shell.syntax import read_script
+
+MAX_CHARACTERS = 100_000  # tighter than for other formats: one character may be a command
 
 
 def parse(text: str, path: str) -> Document:
     """The document of a shell script.
 
     Raises:
-        SourceError: A quote or bracket is never closed, or it is nested or expanded beyond the limits.
+        SourceError: A quote or bracket is never closed, or it is long, nested or expanded beyond the limits.
     """
+    if len(text) > MAX_CHARACTERS:
+        raise SourceError(f"longer than {MAX_CHARACTERS:,} characters, which no training script should be")
     script = read_script(text)
     expander = Expander(script)
     commands: list[Node] = [*mappings(expander.run(), expander, text)]

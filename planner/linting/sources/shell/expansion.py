@@ -33,8 +33,8 @@ _MOST_INNER_SCRIPTS = 4  # eval and bash -c within each other
 _SETTING = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let"))  # variables by their names
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BLANK = re.compile(r"\s")
-_NOT_BLANK = re.compile(r"\S+")
+_BLANK = re.compile(r"[ \t\r\n]")
+_NOT_BLANK = re.compile(r"[^ \t\r\n]+")
 
 
 class Piece:
@@ -436,14 +436,13 @@ def _inner_script(fields: list[Field]) -> list[Field]:
     """The arguments that are a script themselves, of eval and of a shell that is told to run one."""
     if fields[0].text == "eval":
         return fields[1:]
+    is_shell = False
     for number, field in enumerate(fields[:-1]):
-        if field.text.rpartition("/")[2] not in _SHELLS:
-            continue
-        for following, option in enumerate(fields[number + 1 : -1], number + 1):
-            if not option.text.startswith("-"):
-                break
-            if option.text.endswith("c"):
-                return fields[following + 1 : following + 2]
+        if is_shell and field.text.startswith("-"):
+            if field.text.endswith("c"):
+                return fields[number + 1 : number + 2]
+        else:
+            is_shell = field.text.rpartition("/")[2] in _SHELLS
     return []
 
 

@@ -163,12 +163,12 @@ def read_script(text: str, places: Sequence[int] | None = None, region: Region =
 
 
 _BLANK = re.compile(r"(?:[ \t\r]+|\\\r?\n)*")
-_KEYWORD = re.compile(r"[^\s;&|<>()'\"\\$`#]+(?=[\s;&|<>()]|\Z)")
+_KEYWORD = re.compile(r"[^ \t\r\n;&|<>()'\"\\$`#]+(?=[ \t\r\n;&|<>()]|\Z)")
 _MOST_INDEX = 100  # characters of an array's index: a bound on what is looked through in vain
 _MOST_INNER_HEREDOCS = 100  # within substitutions, for the same reason
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_ASSIGNMENT = re.compile(rf"({_NAME})(\[[^\]\s]{{0,{_MOST_INDEX}}}\])?(\+?)=")
-_FUNCTION = re.compile(r"[^\s;&|<>()'\"\\$`#=]+[ \t]*\([ \t]*\)")
+_ASSIGNMENT = re.compile(rf"({_NAME})(\[[^\] \t\r\n]{{0,{_MOST_INDEX}}}\])?(\+?)=")
+_FUNCTION = re.compile(r"[^ \t\r\n;&|<>()'\"\\$`#=]+[ \t]*\([ \t]*\)")
 _REDIRECTION = re.compile(r"[0-9]*(?:<<<|<<-?|<>|<&|<(?!\()|>&|>>|>\||>(?!\())|&>>?")
 _EXPANSION = re.compile(rf"\$\{{([!#]?)({_NAME}|[0-9]+|[@*#?$!-])(\[[^\]\n]{{0,{_MOST_INDEX}}}\])?")
 _DEFAULT = re.compile(r":?[-=+?]")
@@ -178,7 +178,7 @@ _ARITHMETIC_CHANGE = re.compile(rf"({_NAME})[ \t]*(?:\+\+|--|(?:<<|>>|[-+*/%&|^]
 DECLARING = frozenset(("export", "declare", "typeset", "local", "readonly"))
 _CASE_ENDS = (";;&", ";;", ";&")
 
-_IN_WORD = re.compile(r"[^\s'\"\\$`;&|<>()]+")
+_IN_WORD = re.compile(r"[^ \t\r\n'\"\\$`;&|<>()]+")
 _IN_QUOTES = re.compile(r"[^\"\\$`]+")
 _IN_BRACES = re.compile(r"[^'\"\\$`}]+")
 _IN_QUOTED_BRACES = re.compile(r"[^\"\\$`}]+")

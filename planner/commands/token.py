@@ -1,0 +1,89 @@
+"""`planner token`: who may use a service that asks for tokens."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import click
+
+from planner.commands.guards import imports
+from planner.commands.options import json_option
+from planner.commands.output import print_json
+from planner.commands.serve import ServeError, database_option
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke the tokens of a service.
+
+    \b
+    Examples:
+      planner token create ci --scope read --scope submit
+      planner token list
+      planner token revoke 1f2e3d4c
+    """
+
+
+@token.command()
+@click.argument("name")
+@database_option()
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["read", "submit"]),
+    default=("read", "submit"),
+    show_default=True,
+    help="What it is good for: looking at plans, asking for them.",
+)
+def create(*, name: str, database: str, scopes: tuple[str, ...]) -> None:
+    """Make a token for NAME, and print it: it cannot be shown again."""
+    with imports("planner token", extra="serve"):
+        from planner.service.store.database import Database
+        from planner.service.store.tokens import Scope, TokenStore
+    opened = Database(database)
+    opened.migrate()
+    _, secret = TokenStore(opened).create(name, frozenset(Scope(scope) for scope in scopes))
+    opened.close()
+    click.echo(secret)
+
+
+@token.command("list")
+@database_option()
+@json_option
+def list_tokens(*, database: str, as_json: bool) -> None:
+    """List tokens, without their secrets, which are not kept."""
+    with imports("planner token", extra="serve"):
+        from planner.reporting.tables import table
+        from planner.service.store.database import Database
+        from planner.service.store.tokens import TokenStore
+    opened = Database(database)
+    opened.migrate()
+    found = TokenStore(opened).all()
+    opened.close()
+    if as_json:
+        print_json({"tokens": [{**asdict(one), "scopes": sorted(one.scopes)} for one in found]})
+        return
+    rows = [
+        (one.id, one.name, " ".join(sorted(one.scopes)), _day(one.created_at), _day(one.revoked_at)) for one in found
+    ]
+    click.echo("\n".join(table(("Token", "name", "scopes", "created", "revoked"), rows, left=5)))
+
+
+@token.command()
+@click.argument("token_id", metavar="TOKEN")
+@database_option()
+def revoke(*, token_id: str, database: str) -> None:
+    """End the token with that id, which `planner token list` shows."""
+    with imports("planner token", extra="serve"):
+        from planner.service.store.database import Database
+        from planner.service.store.tokens import TokenStore
+    opened = Database(database)
+    opened.migrate()
+    done = TokenStore(opened).revoke(token_id)
+    opened.close()
+    if not done:
+        raise ServeError(f"there is no token {token_id!r} that could be revoked; planner token list shows them")
+
+
+def _day(seconds: float | None) -> str:
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()

@@ -1,0 +1,130 @@
+"""What the service answers at once: lint findings, estimates, and whether a plan can be asked for.
+
+The work is done by helpers, processes with limits: what others send may take long to read, and a thread that reads it
+can be neither ended nor kept from delaying all others.
+"""
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from planner.errors import PlannerError
+from planner.service.confinement import OUT_OF_MEMORY_STATUS
+from planner.service.problems import ProblemError, problem
+from planner.service.requests import PlanRequest
+from planner.service.settings import HelperLimits, Settings
+
+
+class Answers:
+    """Helpers, and the questions for them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._allowed = sorted(settings.allowed)
+        self._limits = settings.helpers
+        self._idle: queue.LifoQueue[_Helper] = queue.LifoQueue()
+        self._places = threading.BoundedSemaphore(self._limits.count + self._limits.most_waiting)
+        for _ in range(self._limits.count):
+            self._idle.put(_Helper(self._limits))
+
+    def close(self) -> None:
+        """Ends the helpers that have nothing to do; others end with their question, or with this process."""
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    def lint(self, **asked: Any) -> dict[str, Any]:
+        """The findings in a config's text; see `planner.service.helper.lint`."""
+        found: dict[str, Any] = self._ask("lint", asked)
+        return found
+
+    def estimate(self, *, spec: str, device: str | None) -> dict[str, Any]:
+        """The estimate of a spec's text; see `planner.service.helper.estimate`."""
+        found: dict[str, Any] = self._ask("estimate", {"spec": spec, "device": device, "allowed": self._allowed})
+        return found
+
+    def key(self, request: PlanRequest) -> str:
+        """The key of a request for a plan; see `planner.service.helper.key`."""
+        found: str = self._ask("key", {"request": asdict(request), "allowed": self._allowed})
+        return found
+
+    def _ask(self, what: str, of: Mapping[str, Any]) -> Any:
+        """The answer of a helper.
+
+        Raises:
+            ProblemError: There is none: the input cannot be used, a limit was reached, or all helpers are busy.
+        """
+        if not self._places.acquire(blocking=False):
+            raise _busy()
+        try:
+            helper = self._idle.get(timeout=self._limits.longest_wait_s)
+        except queue.Empty:
+            raise _busy() from None
+        finally:
+            self._places.release()
+        try:
+            found = helper.ask({"what": what, "of": of})
+        finally:
+            self._idle.put(helper if helper.is_alive() else _Helper(self._limits))
+        if "problem" in found:
+            raise ProblemError(found["problem"])
+        return found["answer"]
+
+
+def _busy() -> PlannerError:
+    return ProblemError(problem(503, "Busy", "all that could answer this are at work; try again"))
+
+
+class _Helper:
+    """A helper process."""
+
+    def __init__(self, limits: HelperLimits) -> None:
+        self._limits = limits
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "planner.service.helper", str(limits.memory_bytes), str(limits.deadline_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the server
+        )
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Its answer, or why there is none; it has ended then."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = ""
+        with suppress(BrokenPipeError):  # where it has ended, which the missing answer says
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if line.endswith("\n"):
+            found: Mapping[str, Any] = json.loads(line)
+            return found
+        self.close()
+        return {"problem": self._why_it_ended()}
+
+    def _why_it_ended(self) -> Mapping[str, Any]:
+        status = self._process.returncode
+        if status == -signal.SIGALRM:
+            limit = f"reading this takes longer than the {self._limits.deadline_s:g} s that it may"
+            return problem(422, "A limit was reached", limit)
+        if status == OUT_OF_MEMORY_STATUS:
+            limit = f"reading this takes more than the {self._limits.memory_bytes / 1e9:.1f} GB that it may"
+            return problem(422, "A limit was reached", limit)
+        return problem(503, "Interrupted", "what worked on this has ended; try again")

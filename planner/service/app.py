@@ -1,0 +1,131 @@
+"""The application: routes, guards, and errors as problem documents."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+
+from planner import __version__
+from planner.errors import PlannerError
+from planner.service.answers import Answers
+from planner.service.problems import MEDIA_TYPE, encoded, problem, problem_of
+from planner.service.security import Guard, Streams
+from planner.service.settings import Settings
+from planner.service.store.database import Database, is_full
+from planner.service.store.jobs import JobStore
+from planner.service.store.tokens import TokenStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What routes work with; it is `request.app.state.services`."""
+
+    settings: Settings
+    database: Database
+    jobs: JobStore
+    tokens: TokenStore
+    answers: Answers
+    streams: Streams
+
+
+def create_app(settings: Settings, log: Callable[[str], None]) -> FastAPI:
+    """The application. The database's tables are made or updated as it starts; `log` takes lines for the operator."""
+    database = Database(settings.database)
+    answers = Answers(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        database.migrate()
+        yield
+        answers.close()
+        database.close()
+
+    app = FastAPI(
+        title="planner",
+        version=__version__,
+        summary="Plans, estimates and lint for the memory of training neural networks.",
+        lifespan=lifespan,
+        docs_url=None,  # it would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,  # it would lead to whatever the Host header names
+    )
+    app.state.services = Services(
+        settings=settings,
+        database=database,
+        jobs=JobStore(database),
+        tokens=TokenStore(database),
+        answers=answers,
+        streams=Streams(settings.streams_per_client),
+    )
+    from planner.service.routes import health, pages, plans, quick
+
+    for module in (quick, plans, health, pages):
+        app.include_router(module.router)
+    app.add_middleware(Guard, settings=settings, log=log)
+    _answer_errors(app)
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    from planner.service.routes.access import LoginNeededError
+
+    @app.exception_handler(LoginNeededError)
+    async def login_needed(request: Request, error: LoginNeededError) -> Response:
+        return RedirectResponse("/login", status_code=303)
+
+    @app.exception_handler(PlannerError)
+    async def planner_error(request: Request, error: PlannerError) -> Response:
+        return _problem(dict(problem_of(error)))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        parts = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
+        return _problem(dict(problem(422, "The request cannot be used", "; ".join(parts))))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), str(error.detail))
+        return _problem(dict(found), dict(error.headers or {}))
+
+    @app.exception_handler(DBAPIError)
+    async def database_away(request: Request, error: DBAPIError) -> Response:
+        if is_full(error):
+            return _problem(dict(problem(507, "No room", "the server's disk is full; nothing was accepted")))
+        return _away()
+
+    @app.exception_handler(PoolTimeoutError)
+    async def database_slow(request: Request, error: PoolTimeoutError) -> Response:
+        return _away()
+
+
+def _away() -> Response:
+    # What was asked for may have been accepted without a word of it coming back.
+    found = problem(503, "The database is away", "try again: asking for the same plan once more leads to the same job")
+    return _problem(dict(found))
+
+
+_TITLES = {
+    401: "A token is needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not allowed here",
+    409: "Not yet",
+    408: "Too slow",
+    413: "Too large",
+    429: "Too many requests",
+}
+
+
+def _problem(found: dict[str, object], headers: dict[str, str] | None = None) -> Response:
+    status = found["status"]
+    assert isinstance(status, int)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = {"retry-after": "1", **(headers or {})}
+    return Response(encoded(found), status_code=status, media_type=MEDIA_TYPE, headers=headers)

@@ -1,0 +1,1 @@
+"""What is answered at which address: one module per subject."""

@@ -1,0 +1,83 @@
+"""What an operator decides, with the limits that hold for everyone."""
+
+import json
+from dataclasses import asdict, dataclass
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveLimits:
+    """What one solve may take; whichever is reached first ends it.
+
+    Attributes:
+        wall_s: Seconds from its begin. A model of 126 layers is traced, solved and rehearsed in some two minutes.
+        memory_bytes: Of address space. torch and a solver take some 4 GB of it before they begin.
+        cpu_s: Of all its threads together: four cores for all of `wall_s`.
+        longest_time_limit_s: What a request may ask the solver itself to spend.
+    """
+
+    wall_s: float = 900.0
+    memory_bytes: int = 16 * 1024 * MIB
+    cpu_s: float = 3600.0
+    longest_time_limit_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperLimits:
+    """What answering at once may take.
+
+    Attributes:
+        count: Processes of each server that answer.
+        memory_bytes: Of address space, of one of them: the largest config takes a quarter of it.
+        deadline_s: For one answer. Configs that people write take milliseconds.
+        most_waiting: Questions that may wait for one of them. Each holds one of the 40 threads that also look up plans.
+        longest_wait_s: How long they may.
+    """
+
+    count: int = 2
+    memory_bytes: int = 2 * 1024 * MIB
+    deadline_s: float = 10.0
+    most_waiting: int = 16
+    longest_wait_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an operator decides.
+
+    Attributes:
+        database: Its URL.
+        allowed: Functions and files that specs from the network may name.
+        needs_tokens: Whether requests must bring a token.
+        limits: What a solve may take.
+        helpers: What answering at once may take.
+        largest_body_bytes: Of a request.
+        body_deadline_s: For a request's body to arrive. The largest one then needs 1.1 Mbit/s.
+        requests_per_minute: From one client.
+        streams_per_client: Plans that one client may watch at once, in each server process.
+        longest_stream_s: After which a browser has to ask again, so that a token that was revoked watches no longer.
+    """
+
+    database: str
+    allowed: frozenset[str] = frozenset()
+    needs_tokens: bool = False
+    limits: SolveLimits = SolveLimits()
+    helpers: HelperLimits = HelperLimits()
+    largest_body_bytes: int = 4 * MIB
+    body_deadline_s: float = 30.0
+    requests_per_minute: int = 600
+    streams_per_client: int = 20
+    longest_stream_s: float = 600.0
+
+
+def as_text(settings: Settings) -> str:
+    """The settings as text, for processes that are started with them."""
+    return json.dumps({**asdict(settings), "allowed": sorted(settings.allowed)})
+
+
+def from_text(text: str) -> Settings:
+    """The settings that `as_text` made text of."""
+    data = json.loads(text)
+    limits, helpers = SolveLimits(**data["limits"]), HelperLimits(**data["helpers"])
+    return Settings(**{**data, "allowed": frozenset(data["allowed"]), "limits": limits, "helpers": helpers})

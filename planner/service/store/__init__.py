@@ -1,0 +1,1 @@
+"""What the service remembers: jobs, their results, and tokens; and the queue, on the same database."""

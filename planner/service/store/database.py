@@ -1,0 +1,124 @@
+"""Connections: SQLite in one file by default, PostgreSQL by URL, and what differs between the two."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Float, cast, create_engine, event, func, literal_column
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from planner.errors import PlannerError
+
+BUSY_MS = 10_000  # that a writer waits for another; a transaction here takes milliseconds
+CONNECT_S = 5  # that a database may take to answer a new connection
+POOL_SIZE = 5
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class DatabaseError(PlannerError):
+    """A database URL that cannot be used."""
+
+
+class Database:
+    """An engine, and transactions on it."""
+
+    def __init__(self, url: str) -> None:
+        """Connects to nothing yet.
+
+        Args:
+            url: Such as "sqlite:////var/lib/planner/planner.db" or "postgresql://user@host/planner".
+
+        Raises:
+            DatabaseError: The URL is not of one of these two.
+        """
+        try:
+            parsed = make_url(url)
+        except ArgumentError:
+            message = "expected a database URL such as sqlite:///planner.db or postgresql://host/planner"
+            raise DatabaseError(message) from None
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise DatabaseError(f"expected a sqlite or postgresql URL, found {parsed.get_backend_name()}")
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            # Parameters may be secret, or what others sent, and would be part of error messages.
+            self.engine: Engine = create_engine(parsed, hide_parameters=True, connect_args={"timeout": BUSY_MS / 1000})
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            # A connection that died with the database is found out before it is used.
+            self.engine = create_engine(
+                parsed.set(drivername="postgresql+psycopg"),
+                hide_parameters=True,
+                pool_pre_ping=True,
+                pool_size=POOL_SIZE,
+                connect_args={"connect_timeout": CONNECT_S},
+            )
+
+    def migrate(self) -> None:
+        """Makes or updates the tables; safe when several processes start at once.
+
+        Raises:
+            DatabaseError: The database cannot be reached or opened.
+        """
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        try:
+            with self.engine.begin() as connection:
+                if not self.is_sqlite:
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except DBAPIError as error:
+            # Without its password.
+            raise DatabaseError(f"the database {self.engine.url!r} cannot be used: {error.orig}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction that commits at its end, and is undone by an error."""
+        with self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that only reads: on SQLite it waits for no writer."""
+        with self.engine.connect().execution_options(**{_READS: True}) as connection, connection.begin():
+            yield connection
+
+    def now(self) -> ColumnElement[float]:
+        """The database's clock, in seconds since 1970: on PostgreSQL, not that of the transaction's begin."""
+        if self.is_sqlite:
+            return literal_column("((julianday('now') - 2440587.5) * 86400.0)")
+        return cast(func.extract("epoch", func.clock_timestamp()), Float)
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self.engine.dispose()
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Whether the database has no room left."""
+    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or (
+        getattr(error.orig, "sqlstate", None) == _PG_DISK_FULL
+    )
+
+
+_PG_DISK_FULL = "53100"  # Source: PostgreSQL, Appendix A, "disk_full"
+_READS = "reads"
+_MIGRATION_LOCK = 0x706C616E  # "plan"
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions are begun by `_begin_sqlite`, not by the driver
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads before it writes would otherwise fail where another one wrote in between.
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(_READS) else "BEGIN IMMEDIATE")

@@ -1,0 +1,318 @@
+"""The queue of solves, in a table: submit, lease, report, finish.
+
+What holds whatever dies when: a job that was accepted stays until it is done, failed or cancelled, and ends once. A
+worker has a job by a lease that it renews; when the lease runs out the job is anyone's again, with the next attempt
+number. Whatever a worker writes goes with its name and attempt number, so that one that was thought dead can change
+nothing any more.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from planner.service.store.database import Database
+from planner.service.store.tables import jobs, results
+
+LEASE_S = 30.0  # a worker that says nothing for so long is taken for dead
+# A job whose workers died so often is given up: it may be what kills them. A solve runs in a process of its own, so a
+# worker dies for reasons of the machine, which do not come so often.
+MAX_ATTEMPTS = 10
+
+
+class JobStatus(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+IN_FLIGHT = (JobStatus.QUEUED, JobStatus.RUNNING)
+_GIVEN_UP = {"title": "Given up", "detail": f"{MAX_ATTEMPTS} workers died while they solved this"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A solve that was asked for.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        key: The hash of what is asked.
+        name: For people.
+        request: What is asked, as JSON data.
+        status: Where it stands.
+        created_at: Seconds since 1970, by the database's clock.
+        finished_at: When it ended, or None.
+        attempt: How often it was begun.
+        progress: What its worker said last, as JSON data, or None.
+        problem: Why there is no plan, as JSON data, or None.
+    """
+
+    id: str
+    key: str
+    name: str
+    request: Mapping[str, Any]
+    status: JobStatus
+    created_at: float
+    finished_at: float | None
+    attempt: int
+    progress: Mapping[str, Any] | None
+    problem: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A worker's right to a job."""
+
+    job: Job
+    worker: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a solve brought: the summary as JSON data and as text, the plan as YAML, the report as HTML."""
+
+    summary: Mapping[str, Any]
+    text: str
+    plan: str
+    report: str
+
+
+class JobStore:
+    """The operations on jobs; each is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # -- for those who ask
+
+    def submit(self, *, key: str, name: str, request: Mapping[str, Any]) -> tuple[Job, bool]:
+        """The job for a question, and whether it is new: one that is done or in flight with the same key is joined."""
+        while True:
+            try:
+                with self._database.transaction() as connection:
+                    found = _joined(connection, key)
+                    if found is not None:
+                        return found, False
+                    return self._insert(connection, key, name, request), True
+            except IntegrityError:
+                continue  # another one inserted it in between: on PostgreSQL, only the index serialises the two
+
+    def _insert(self, connection: Connection, key: str, name: str, request: Mapping[str, Any]) -> Job:
+        job_id = uuid4().hex
+        connection.execute(
+            insert(jobs).values(
+                id=job_id,
+                key=key,
+                name=name,
+                request=json.dumps(request),
+                status=JobStatus.QUEUED,
+                created_at=select(self._database.now()).scalar_subquery(),
+                askers=1,
+                cancelled=False,
+                attempt=0,
+            )
+        )
+        return _job(connection.execute(select(jobs).where(jobs.c.id == job_id)).one())
+
+    def get(self, job_id: str) -> Job | None:
+        """The job, or None."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
+        return None if row is None else _job(row)
+
+    def result(self, job_id: str) -> Result | None:
+        """The result of a job that is done, or None."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(results).where(results.c.job_id == job_id)).one_or_none()
+        if row is None:
+            return None
+        return Result(
+            summary=json.loads(row.summary),
+            text=row.text,
+            plan=row.plan,
+            report=zlib.decompress(row.report).decode(),
+        )
+
+    def search(
+        self, *, text: str = "", status: JobStatus | None = None, before: float | None = None, limit: int
+    ) -> Sequence[Job]:
+        """Jobs, the newest first, whose names contain the text; `before` is the `created_at` of the last one seen."""
+        query = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+        if "\0" in text:
+            return []  # no name has it, and PostgreSQL cannot even look for it
+        if text:
+            query = query.where(func.lower(jobs.c.name).contains(text.lower(), autoescape=True))
+        if status is not None:
+            query = query.where(jobs.c.status == status)
+        if before is not None:
+            query = query.where(jobs.c.created_at < before)
+        with self._database.reading() as connection:
+            return [_job(row) for row in connection.execute(query)]
+
+    def counts(self) -> Mapping[JobStatus, int]:
+        """How many jobs stand where."""
+        query = select(jobs.c.status, func.count()).group_by(jobs.c.status)
+        with self._database.reading() as connection:
+            return {JobStatus(status): count for status, count in connection.execute(query)}
+
+    def cancel(self, job_id: str) -> Job | None:
+        """The job after one of those who asked took that back: it ends once none is left. None if there is no job."""
+        in_flight = and_(jobs.c.id == job_id, jobs.c.status.in_(IN_FLIGHT))
+        with self._database.transaction() as connection:
+            connection.execute(update(jobs).where(in_flight).values(askers=jobs.c.askers - 1))
+            connection.execute(update(jobs).where(in_flight, jobs.c.askers <= 0).values(cancelled=True))
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.id == job_id, jobs.c.status == JobStatus.QUEUED, jobs.c.cancelled)
+                .values(status=JobStatus.CANCELLED, finished_at=self._database.now())
+            )
+            row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
+        return None if row is None else _job(row)
+
+    # -- for workers
+
+    def lease(self, worker: str) -> Lease | None:
+        """The oldest job that waits, or whose worker is silent; None when there is none.
+
+        The worker's name must be its alone for all time: a job that was put back has the same attempt number again.
+        Jobs that were begun too often are given up on the way, and jobs whose cancelling nobody carried out end.
+        """
+        with self._database.transaction() as connection:
+            self._end_abandoned(connection)
+            query = (
+                select(jobs)
+                .where(or_(jobs.c.status == JobStatus.QUEUED, self._is_abandoned()))
+                .order_by(jobs.c.created_at, jobs.c.id)
+                .limit(1)
+                .with_for_update(skip_locked=True)  # SQLite has no such clause, and one writer at a time
+            )
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                return None
+            attempt = row.attempt + 1
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.id == row.id)
+                .values(
+                    status=JobStatus.RUNNING,
+                    attempt=attempt,
+                    worker=worker,
+                    lease_until=self._database.now() + LEASE_S,
+                    progress=None,
+                )
+            )
+            return Lease(job=_job(row), worker=worker, attempt=attempt)
+
+    def _is_abandoned(self) -> ColumnElement[bool]:
+        # A lease further ahead than any is given means that the clock was set back: its worker may be dead for long.
+        now = self._database.now()
+        ran_out = or_(jobs.c.lease_until < now, jobs.c.lease_until > now + 2 * LEASE_S)
+        return and_(jobs.c.status == JobStatus.RUNNING, ran_out)
+
+    def _end_abandoned(self, connection: Connection) -> None:
+        abandoned, now = self._is_abandoned(), self._database.now()
+        connection.execute(
+            update(jobs).where(abandoned, jobs.c.cancelled).values(status=JobStatus.CANCELLED, finished_at=now)
+        )
+        connection.execute(
+            update(jobs)
+            .where(abandoned, jobs.c.attempt >= MAX_ATTEMPTS)
+            .values(status=JobStatus.FAILED, finished_at=now, problem=json.dumps(_GIVEN_UP))
+        )
+
+    def renew(self, lease: Lease, progress: Mapping[str, Any] | None = None) -> bool:
+        """Whether the worker still has the job and should go on: it has until `LEASE_S` from now."""
+        values: dict[str, Any] = {"lease_until": self._database.now() + LEASE_S}
+        if progress is not None:
+            values["progress"] = json.dumps(progress)
+        with self._database.transaction() as connection:
+            changed = connection.execute(update(jobs).where(_is_held(lease), ~jobs.c.cancelled).values(**values))
+        return changed.rowcount == 1
+
+    def finish(self, lease: Lease, result: Result) -> bool:
+        """Whether the result was taken: not when the lease was lost."""
+        with self._database.transaction() as connection:
+            if not self._end(connection, lease, JobStatus.DONE, cancelled=False):
+                return False
+            connection.execute(
+                insert(results).values(
+                    job_id=lease.job.id,
+                    summary=json.dumps(result.summary),
+                    text=result.text,
+                    plan=result.plan,
+                    report=zlib.compress(result.report.encode()),
+                )
+            )
+        return True
+
+    def fail(self, lease: Lease, problem: Mapping[str, Any]) -> bool:
+        """Whether the failure was taken: not when the lease was lost."""
+        with self._database.transaction() as connection:
+            return self._end(connection, lease, JobStatus.FAILED, problem=json.dumps(problem))
+
+    def give_back(self, lease: Lease) -> None:
+        """Puts a job back, for a worker that ends: at once anyone's, and as if it had not been begun."""
+        values = {"status": JobStatus.QUEUED, "attempt": lease.attempt - 1, "lease_until": None, "worker": None}
+        with self._database.transaction() as connection:
+            connection.execute(update(jobs).where(_is_held(lease), ~jobs.c.cancelled).values(**values))
+            self._end(connection, lease, JobStatus.CANCELLED)
+
+    def stop(self, lease: Lease) -> bool:
+        """Whether the job was cancelled and has now ended so."""
+        with self._database.transaction() as connection:
+            cancelled = select(jobs.c.cancelled).where(_is_held(lease))
+            return bool(connection.execute(cancelled).scalar()) and self._end(connection, lease, JobStatus.CANCELLED)
+
+    def _end(self, connection: Connection, lease: Lease, status: JobStatus, **values: Any) -> bool:
+        changed = connection.execute(
+            update(jobs)
+            .where(_is_held(lease))
+            .values(status=status, finished_at=self._database.now(), lease_until=None, **values)
+        )
+        return changed.rowcount == 1
+
+
+def _is_held(lease: Lease) -> ColumnElement[bool]:
+    return and_(
+        jobs.c.id == lease.job.id,
+        jobs.c.status == JobStatus.RUNNING,
+        jobs.c.worker == lease.worker,
+        jobs.c.attempt == lease.attempt,
+    )
+
+
+def _joined(connection: Connection, key: str) -> Job | None:
+    """The job with that key that is done or in flight, with one more who asks for it."""
+    states = (*IN_FLIGHT, JobStatus.DONE)
+    query = select(jobs).where(jobs.c.key == key, jobs.c.status.in_(states), ~jobs.c.cancelled).limit(1)
+    row = connection.execute(query.with_for_update()).one_or_none()
+    if row is None:
+        return None
+    connection.execute(update(jobs).where(jobs.c.id == row.id).values(askers=jobs.c.askers + 1))
+    return _job(row)
+
+
+def _job(row: Row[Any]) -> Job:
+    return Job(
+        id=row.id,
+        key=row.key,
+        name=row.name,
+        request=json.loads(row.request),
+        status=JobStatus(row.status),
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        attempt=row.attempt,
+        progress=None if row.progress is None else json.loads(row.progress),
+        problem=None if row.problem is None else json.loads(row.problem),
+    )

@@ -1,0 +1,1 @@
+"""Steps from one form of the tables to the next, run by Alembic; see `planner.service.store.database`."""

@@ -1,0 +1,62 @@
+"""Jobs, results and tokens."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    """Makes the tables."""
+    op.create_table(
+        "jobs",
+        sa.Column("id", sa.String(32), primary_key=True),
+        sa.Column("key", sa.String(64), nullable=False),
+        sa.Column("name", sa.String(200), nullable=False),
+        sa.Column("request", sa.Text, nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("created_at", sa.Float, nullable=False),
+        sa.Column("finished_at", sa.Float),
+        sa.Column("askers", sa.Integer, nullable=False),
+        sa.Column("cancelled", sa.Boolean, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("worker", sa.String(200)),
+        sa.Column("lease_until", sa.Float),
+        sa.Column("progress", sa.Text),
+        sa.Column("problem", sa.Text),
+    )
+    op.create_index("jobs_by_status", "jobs", ["status", "created_at"])
+    op.create_index("jobs_by_key", "jobs", ["key"])
+    in_flight = sa.text("status IN ('queued', 'running')")
+    op.create_index(
+        "one_job_in_flight_for_a_key",
+        "jobs",
+        ["key"],
+        unique=True,
+        sqlite_where=in_flight,
+        postgresql_where=in_flight,
+    )
+    op.create_table(
+        "results",
+        sa.Column("job_id", sa.String(32), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("summary", sa.Text, nullable=False),
+        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("plan", sa.Text, nullable=False),
+        sa.Column("report", sa.LargeBinary, nullable=False),
+    )
+    op.create_table(
+        "tokens",
+        sa.Column("id", sa.String(16), primary_key=True),
+        sa.Column("name", sa.String(200), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False, unique=True),
+        sa.Column("scopes", sa.String(100), nullable=False),
+        sa.Column("created_at", sa.Float, nullable=False),
+        sa.Column("revoked_at", sa.Float),
+    )
+
+
+def downgrade() -> None:
+    """Removes the tables."""
+    for table in ("tokens", "results", "jobs"):
+        op.drop_table(table)

@@ -1,0 +1,205 @@
+"""The queue, on SQLite and on PostgreSQL: who has a job, what is joined, and what a lost worker can do."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import inspect, update
+
+from planner.service.store.database import Database
+from planner.service.store.jobs import LEASE_S, MAX_ATTEMPTS, Job, JobStatus, JobStore, Result
+from planner.service.store.tables import jobs, metadata
+
+RESULT = Result(summary={"peak_bytes": 1}, text="peak 1 B", plan="plan: 1\n", report="<p>report</p>")
+
+
+@pytest.fixture
+def store(database: Database) -> JobStore:
+    return JobStore(database)
+
+
+def submit(store: JobStore, key: str = "a") -> Job:
+    job, _ = store.submit(key=key, name=f"job {key}", request={"budget": "1GB"})
+    return job
+
+
+def let_the_lease_run_out(database: Database, job: Job, *, by_s: float = 1.0) -> None:
+    with database.transaction() as connection:
+        connection.execute(update(jobs).where(jobs.c.id == job.id).values(lease_until=database.now() - by_s))
+
+
+def status(store: JobStore, job: Job) -> JobStatus:
+    found = store.get(job.id)
+    assert found is not None
+    return found.status
+
+
+def test_the_migrations_make_the_tables_of_the_code(database: Database) -> None:
+    inspector = inspect(database.engine)
+    for table in metadata.tables.values():
+        columns = {column["name"]: column["nullable"] for column in inspector.get_columns(table.name)}
+        assert columns == {column.name: column.nullable for column in table.columns}
+        assert {index.name for index in table.indexes} <= {index["name"] for index in inspector.get_indexes(table.name)}
+
+
+def test_migrating_again_changes_nothing(database: Database) -> None:
+    database.migrate()
+    assert JobStore(database).counts() == {}
+
+
+def test_a_job_is_leased_once_oldest_first_and_done(store: JobStore) -> None:
+    first, second = submit(store, "a"), submit(store, "b")
+    one, two = store.lease("w1"), store.lease("w2")
+    assert one is not None
+    assert two is not None
+    assert (one.job.id, two.job.id, store.lease("w3")) == (first.id, second.id, None)
+    assert store.finish(one, RESULT)
+    assert status(store, first) is JobStatus.DONE
+    assert store.result(first.id) == RESULT
+    assert store.result(second.id) is None
+
+
+def test_the_same_question_in_flight_or_done_is_the_same_job(store: JobStore) -> None:
+    job = submit(store)
+    assert store.submit(key="a", name="again", request={}) == (job, False)
+    lease = store.lease("w")
+    assert lease is not None
+    assert submit(store).id == job.id
+    store.finish(lease, RESULT)
+    assert submit(store).id == job.id
+
+
+def test_a_question_that_failed_is_asked_anew(store: JobStore) -> None:
+    job = submit(store)
+    lease = store.lease("w")
+    assert lease is not None
+    assert store.fail(lease, {"detail": "no"})
+    assert submit(store).id != job.id
+    failed = store.get(job.id)
+    assert failed is not None
+    assert (failed.status, failed.problem) == (JobStatus.FAILED, {"detail": "no"})
+
+
+def test_a_silent_workers_job_goes_to_another_and_the_first_can_change_nothing_any_more(
+    store: JobStore, database: Database
+) -> None:
+    job = submit(store)
+    lost = store.lease("w1")
+    assert lost is not None
+    let_the_lease_run_out(database, job)
+    held = store.lease("w2")
+    assert held is not None
+    assert (held.job.id, held.attempt) == (job.id, 2)
+    assert not store.renew(lost)
+    assert not store.finish(lost, RESULT)
+    assert not store.fail(lost, {})
+    assert store.renew(held)
+    assert store.finish(held, RESULT)
+    assert not store.finish(held, RESULT)
+
+
+def test_a_lease_that_is_renewed_stays(store: JobStore, database: Database) -> None:
+    job = submit(store)
+    lease = store.lease("w1")
+    assert lease is not None
+    let_the_lease_run_out(database, job)
+    assert store.renew(lease, {"gap": 0.1})
+    assert store.lease("w2") is None
+    found = store.get(job.id)
+    assert found is not None
+    assert found.progress == {"gap": 0.1}
+
+
+def test_a_lease_from_a_clock_that_was_set_back_since_does_not_hold_a_job_for_ever(
+    store: JobStore, database: Database
+) -> None:
+    job = submit(store)
+    assert store.lease("w1") is not None
+    let_the_lease_run_out(database, job, by_s=-100 * LEASE_S)
+    taken = store.lease("w2")
+    assert taken is not None
+    assert taken.job.id == job.id
+
+
+def test_a_job_whose_workers_keep_dying_is_given_up(store: JobStore, database: Database) -> None:
+    job = submit(store)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        lease = store.lease("w")
+        assert lease is not None
+        assert lease.attempt == attempt
+        let_the_lease_run_out(database, job)
+    assert store.lease("w") is None
+    assert status(store, job) is JobStatus.FAILED
+
+
+def test_a_worker_that_ends_puts_its_job_back_as_if_not_begun(store: JobStore) -> None:
+    job = submit(store)
+    lease = store.lease("w1")
+    assert lease is not None
+    store.give_back(lease)
+    assert status(store, job) is JobStatus.QUEUED
+    again = store.lease("w2")
+    assert again is not None
+    assert again.attempt == 1
+
+
+def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_by_its_worker(store: JobStore) -> None:
+    running, waiting = submit(store, "a"), submit(store, "b")
+    lease = store.lease("w")
+    assert lease is not None
+    store.cancel(waiting.id)
+    assert status(store, waiting) is JobStatus.CANCELLED
+    assert not store.stop(lease)
+    store.cancel(running.id)
+    assert status(store, running) is JobStatus.RUNNING
+    assert not store.renew(lease)
+    assert store.stop(lease)
+    assert status(store, running) is JobStatus.CANCELLED
+    assert store.lease("w") is None
+
+
+def test_a_job_that_two_asked_for_is_cancelled_when_both_take_it_back(store: JobStore) -> None:
+    job = submit(store)
+    submit(store)
+    store.cancel(job.id)
+    assert status(store, job) is JobStatus.QUEUED
+    store.cancel(job.id)
+    assert status(store, job) is JobStatus.CANCELLED
+    assert submit(store).id != job.id
+
+
+def test_a_cancelled_job_whose_worker_died_ends(store: JobStore, database: Database) -> None:
+    job = submit(store)
+    assert store.lease("w") is not None
+    store.cancel(job.id)
+    let_the_lease_run_out(database, job)
+    assert store.lease("w2") is None
+    assert status(store, job) is JobStatus.CANCELLED
+
+
+def test_cancelling_what_is_done_or_unknown_changes_nothing(store: JobStore) -> None:
+    job = submit(store)
+    lease = store.lease("w")
+    assert lease is not None
+    store.finish(lease, RESULT)
+    store.cancel(job.id)
+    assert status(store, job) is JobStatus.DONE
+    assert store.cancel("0" * 32) is None
+
+
+def test_jobs_are_found_by_name_and_status_newest_first(store: JobStore) -> None:
+    first = submit(store, "a_b")
+    second = submit(store, "axb")
+    assert [second.id, first.id] == [job.id for job in store.search(limit=10)]
+    assert [first.id] == [job.id for job in store.search(text="A_B", limit=10)]
+    assert [second.id] == [job.id for job in store.search(limit=1)]
+    assert [first.id] == [job.id for job in store.search(before=second.created_at, limit=1)]
+    assert [] == store.search(status=JobStatus.DONE, limit=10)
+
+
+def test_many_at_once_have_each_job_once(store: JobStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: submit(store, str(number % 20)).id, range(60)))
+        assert len(set(made)) == 20
+        leases = list(pool.map(lambda _: store.lease("w"), range(40)))
+    leased = [lease.job.id for lease in leases if lease is not None]
+    assert sorted(leased) == sorted(set(made))
