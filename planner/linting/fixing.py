@@ -1,6 +1,7 @@
 """Fixes applied to a file's text: those that do not touch each other, then again until nothing is left."""
 
 import re
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 
 from planner.diagnostics import Edit, Finding, Fix, FixSafety
@@ -52,16 +53,29 @@ def is_applicable(fix: Fix, *, unsafe: bool) -> bool:
 def _compatible(findings: Iterable[Finding], text: str, *, unsafe: bool) -> tuple[list[Finding], tuple[Edit, ...]]:
     """Findings whose fixes touch no common stretch of this text, the first of the file first, and all their edits."""
     mended: list[Finding] = []
-    edits: list[Edit] = []
+    edits: dict[Edit, None] = {}  # in the order of the findings
+    taken: list[Edit] = []  # the same, by place
     for finding in findings:
         fix = finding.report.fix
         if fix is None or not is_applicable(fix, unsafe=unsafe) or not _is_of(fix.edits, text):
             continue
         new = [edit for edit in fix.edits if edit not in edits]
-        if not any(_touch(edit, other) for edit in new for other in edits):
-            edits += new
+        if not any(_touches(edit, taken) for edit in new):
+            for edit in new:
+                edits[edit] = None
+                insort(taken, edit, key=_place)
             mended.append(finding)
     return mended, tuple(edits)
+
+
+def _place(edit: Edit) -> tuple[int, int]:
+    return edit.start, edit.end
+
+
+def _touches(edit: Edit, taken: Sequence[Edit]) -> bool:
+    """Whether an edit touches one of others in order, which do not overlap: if so, it touches a neighbour."""
+    at = bisect_left(taken, _place(edit), key=_place)
+    return any(_touch(edit, other) for other in taken[max(at - 1, 0) : at + 1])
 
 
 def _is_of(edits: Sequence[Edit], text: str) -> bool:
@@ -77,9 +91,12 @@ def _touch(one: Edit, other: Edit) -> bool:
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """The text with all edits made; they must not overlap."""
-    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return text
+    parts: list[str] = []
+    end = 0
+    for edit in sorted(edits, key=_place):
+        parts += [text[end : edit.start], edit.text]
+        end = edit.end
+    return "".join((*parts, text[end:]))
 
 
 def diff(path: str, before: str, after: str) -> str:

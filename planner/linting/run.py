@@ -16,7 +16,7 @@ from planner.linting.configuration import LintConfiguration, configuration_for, 
 from planner.linting.discovery import FoundFile, discover
 from planner.linting.engine import Options, lint_text
 from planner.linting.selection import Selection, check_words, is_selected
-from planner.linting.sources import MAX_FILE_BYTES, SourceError, format_of
+from planner.linting.sources import MAX_FILE_BYTES, SourceError, decode, format_of
 from planner.records import field, record
 from planner.rules import RuleEntry
 
@@ -172,6 +172,7 @@ class _Checker:
         if not is_meant and (format_of(file.path) is None or self.configuration(file.path).excludes(file.path)):
             return
         try:
+            _check_regular(file.path)
             content = read_bytes(file.path, error_type=ConfigError, max_bytes=MAX_FILE_BYTES)
         except ConfigError as error:
             self.unreadable.append(error)
@@ -185,7 +186,7 @@ class _Checker:
             return
         text = ""
         try:
-            text = _decoded(content)
+            text = decode(content)
             findings = self.lint_text(text, path)
         except SourceError as error:
             if is_meant or _looks_like_config(text, path):
@@ -279,15 +280,10 @@ def _looks_like_config(text: str, path: str) -> bool:
     return looks_like(text, path) is not None
 
 
-def _decoded(content: bytes) -> str:
-    """The text of a file in UTF-8, a byte-order mark and the ends of lines as they are."""
-    if len(content) > MAX_FILE_BYTES:
-        raise SourceError(f"larger than {MAX_FILE_BYTES:,} bytes, which no config file should be")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        offset = len(content[: error.start].decode())
-        raise SourceError(f"not UTF-8: the byte 0x{content[error.start]:02X}", offset=offset) from None
+def _check_regular(path: str) -> None:
+    """Returns unless there is something at the path that need not end, or is never written to."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError("expected a file, found a pipe or a device", path=path, hint="- reads standard input")
 
 
 def _located(error: SourceError, content: bytes, path: str) -> ConfigError:

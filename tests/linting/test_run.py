@@ -1,6 +1,7 @@
 """A run over files: what is checked, what is passed over, and what configuration files change."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,19 @@ def test_a_file_that_is_named_and_cannot_be_read_is_said_in_one_line(
     assert 1 == len(errors)
     assert errors[0].startswith(message)
     assert "\n" not in errors[0]
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it() -> None:
+    os.mkfifo("pipe.yaml")
+    errors = [str(error) for error in lint_paths(["pipe.yaml", "."], Request()).unreadable]
+    assert ["pipe.yaml: expected a file, found a pipe or a device; - reads standard input"] == errors
+
+
+def test_names_are_compared_only_while_there_are_few_that_nobody_knows() -> None:
+    write("a.yaml", HEAD + "".join(f"unheard_of_{number}: 1\n" for number in range(5_000)) + TYPO)
+    assert {"KEY002": 5_001} == Counter(code for _, code in codes())
+    write("a.yaml", HEAD + "unheard_of: 1\n" + TYPO)
+    assert {"KEY001": 1, "KEY002": 1} == Counter(code for _, code in codes())
 
 
 def test_a_file_that_is_named_and_is_no_training_config_is_said_unless_asked_to_skip() -> None:

@@ -48,7 +48,7 @@ def decode(data: bytes) -> str:
         SourceError: The file is not UTF-8, or larger than any config.
     """
     if len(data) > MAX_FILE_BYTES:
-        raise SourceError(f"more than {MAX_FILE_BYTES:,} bytes, which is no config that people write")
+        raise SourceError(f"larger than {MAX_FILE_BYTES:,} bytes, which no config file should be")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -63,7 +63,7 @@ def parse(text: str, path: str, source_format: SourceFormat) -> Document:
         SourceError: The text is not of that format, or is long, nested or repeated beyond all limits.
     """
     if len(text) > MAX_FILE_BYTES:
-        raise SourceError(f"more than {MAX_FILE_BYTES:,} characters, which is no config that people write")
+        raise SourceError(f"more than {MAX_FILE_BYTES:,} characters, which no config file should have")
     forbidden = _forbidden(text)
     if forbidden is not None:
         raise SourceError(f"the character U+{ord(text[forbidden]):04X}, which no text has", offset=forbidden)
