@@ -134,6 +134,12 @@ def test_fixing_says_what_the_file_becomes_and_what_is_left() -> None:
     assert Path("a.yaml").read_bytes().decode() == change.before  # nothing is written here
 
 
+def test_two_keys_that_may_mean_a_third_one_do_not_both_become_it() -> None:
+    write("a.yaml", HEAD + "wandb_run: a\nwandb_runid: b\n")
+    (change,) = lint_paths(["a.yaml"], Request(fix=FixSafety.UNSAFE)).changes
+    assert HEAD + "wandb_run_id: a\nwandb_runid: b\n" == change.after
+
+
 def test_content_that_is_in_no_file_is_checked_as_its_name_says() -> None:
     run = lint_content((HEAD + TYPO).encode(), "dir/train.yaml", Request())
     assert ["KEY001"] == [finding.rule.code for finding in run.findings]
