@@ -32,8 +32,8 @@ PAGE_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# A report has a policy of its own in the page, for its own style and script. Both hold at once. This one makes it a page
-# of no site, so that its script, whatever it is, can ask the service for nothing.
+# A report has a policy of its own in the page, for its own style and script. Both hold at once. This one makes it a
+# page of no site, so that its script, whatever it is, can ask the service for nothing.
 REPORT_POLICY = "sandbox allow-scripts; frame-ancestors 'self'"
 _LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 _MOST_CLIENTS = 10_000  # that are remembered; beyond it the longest silent are forgotten
@@ -119,9 +119,7 @@ class Guard:
             await self._app(scope, _Body(receive, self._settings).receive, send_guarded)
         except Exception as error:
             self._log(f"{scope['method']} {one_line(scope['path'])}: {fault(error)}")
-            if (
-                not has_begun
-            ):  # else the server ends the connection, by which the client knows that something is missing
+            if not has_begun:  # else the connection's end says that something is missing
                 await _refuse(send_guarded, problem(500, "A fault of the server", "what went wrong is in its log"))
 
     def _refused(self, scope: Scope) -> tuple[Mapping[str, Any], Mapping[str, str]] | None:

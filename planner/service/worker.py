@@ -241,13 +241,7 @@ class _Child:
 
 
 # What Python, C++ and torch say, in turn, when they are refused memory.
-_OUT_OF_MEMORY = (
-    "MemoryError",
-    "bad_alloc",
-    "can't allocate memory",
-    "Cannot allocate memory",
-    "can't start new thread",
-)
+_OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "can't start new thread")
 
 
 def _parts(file: IO[str]) -> Iterator[str]:

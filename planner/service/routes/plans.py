@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from planner.errors import PlannerError
 from planner.service.requests import SPEC_NAME, PlanRequest
 from planner.service.routes.access import Service, may_read, may_submit
-from planner.service.routes.quick import SPEC
+from planner.service.routes.quick import MAX_SPEC, SPEC
 from planner.service.security import REPORT_POLICY, Streams, client_of
 from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
 
@@ -42,7 +42,7 @@ class PlanBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    spec: str = Field(description="The spec's YAML text.", examples=[SPEC])
+    spec: str = Field(max_length=MAX_SPEC, description="The spec's YAML text.", examples=[SPEC])
     budget: str = Field(max_length=64, description="Memory that the step may use.", examples=["40GB"])
     name: str = Field(SPEC_NAME, pattern=_NAME, description="What to call it.", examples=["llama-3-8b.yaml"])
     host_budget: str | None = Field(None, max_length=64, description="Host memory for offloaded tensors; 0 for none.")

@@ -10,6 +10,7 @@ from planner.service.routes.access import Service, may_submit
 router = APIRouter(prefix="/v1", tags=["at once"], dependencies=[may_submit])
 
 SPEC = "model: {preset: llama-3-8b}\nbatch: {micro_batch: 1, sequence_length: 8192}\nparallel: {fsdp: 8}\n"
+MAX_SPEC = 1_000_000  # characters, as `planner lint` takes of a config; people write some hundred
 CONFIG = "base_model: meta-llama/Llama-3.1-8B\ndatasets:\n  - path: d\ncontext_parapllel_size: 2\n"
 
 
@@ -31,7 +32,7 @@ class LintBody(_Body):
 class EstimateBody(_Body):
     """A run whose memory to estimate."""
 
-    spec: str = Field(description="The spec's YAML text.", examples=[SPEC])
+    spec: str = Field(max_length=MAX_SPEC, description="The spec's YAML text.", examples=[SPEC])
     device: str | None = Field(None, max_length=50, description="A device instead of the spec's.")
 
 

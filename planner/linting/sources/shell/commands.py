@@ -351,12 +351,12 @@ def _mapping(flags: list[_Flag], start: int, end: int) -> Mapping:
     by_key: dict[str, list[_Flag]] = {}
     for flag in flags:
         by_key.setdefault(flag.key, []).append(flag)
+    certain = {key for key, same in by_key.items() if all(flag.is_certain for flag in same)}
     root = Mapping(start, end, [], [])
     for flag in flags:
-        same = by_key[flag.key]
-        if all(other.is_certain for other in same):
+        if flag.key in certain:
             _add(root, flag.key, flag.entry())
-        elif flag is same[-1]:
+        elif flag is by_key[flag.key][-1]:
             flag.is_certain = False
             _add(root, flag.key, flag.entry())
     return root
