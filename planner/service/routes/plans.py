@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.exc import DBAPIError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from planner.errors import PlannerError
 from planner.service.requests import SPEC_NAME, PlanRequest
 from planner.service.routes.access import Service, may_read, may_submit
-from planner.service.routes.quick import MAX_SPEC, SPEC
+from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
 from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
 
@@ -37,10 +37,8 @@ class LimitError(PlannerError):
     """More than one request may ask for."""
 
 
-class PlanBody(BaseModel):
+class PlanBody(Body):
     """A plan to be solved for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     spec: str = Field(max_length=MAX_SPEC, description="The spec's YAML text.", examples=[SPEC])
     budget: str = Field(max_length=64, description="Memory that the step may use.", examples=["40GB"])

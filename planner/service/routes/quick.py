@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from planner.service.routes.access import Service, may_submit
 
@@ -14,11 +14,21 @@ MAX_SPEC = 1_000_000  # characters, as `planner lint` takes of a config; people 
 CONFIG = "base_model: meta-llama/Llama-3.1-8B\ndatasets:\n  - path: d\ncontext_parapllel_size: 2\n"
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """What is sent: no keys but those that are known, and text that can be written."""
+
     model_config = ConfigDict(extra="forbid")
 
+    @field_validator("*")
+    @classmethod
+    def _check_text(cls, value: Any) -> Any:
+        for text in value if isinstance(value, list) else (value,):
+            if isinstance(text, str):
+                text.encode()  # a ValueError where half of a character stands alone, as JSON can say it
+        return value
 
-class LintBody(_Body):
+
+class LintBody(Body):
     """A training config to check."""
 
     content: str = Field(description="The file's text.", examples=[CONFIG])
@@ -29,7 +39,7 @@ class LintBody(_Body):
     device: str | None = Field(None, max_length=50, description="A device, for rules that need one.")
 
 
-class EstimateBody(_Body):
+class EstimateBody(Body):
     """A run whose memory to estimate."""
 
     spec: str = Field(max_length=MAX_SPEC, description="The spec's YAML text.", examples=[SPEC])
