@@ -30,6 +30,12 @@ _PAGE = 50
 _MOST = 200  # jobs in one list
 _NAME = r"^[A-Za-z0-9._ -]{1,200}$"
 
+
+def _as(media_type: str) -> dict[str, Any]:
+    """How OpenAPI documents are told that an answer is no JSON."""
+    return {"response_class": Response, "responses": {200: {"content": {media_type: {}}}}}
+
+
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As `POST /v1/plans` gave it.")]
 
 
@@ -108,14 +114,20 @@ def delete_plan(job_id: JobId, service: Service) -> dict[str, Any]:
     return document(found(service.jobs.cancel(job_id)))
 
 
-@router.get("/{job_id}/plan.yaml", dependencies=[may_read], summary="The plan that planner.apply takes")
+@router.get(
+    "/{job_id}/plan.yaml",
+    dependencies=[may_read],
+    summary="The plan that planner.apply takes",
+    response_class=Response,
+    responses={200: {"content": {"application/yaml": {}}}},
+)
 def get_plan_file(job_id: JobId, service: Service) -> Response:
     """The plan file."""
     headers = {"content-disposition": f'attachment; filename="{job_id}.plan.yaml"'}
     return Response(result_of(service, job_id).plan, media_type="application/yaml", headers=headers)
 
 
-@router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report")
+@router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report", response_class=HTMLResponse)
 def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     """The report as one page that needs no network; its own policy lets its own script run and no other."""
     # The plan's page shows it in a frame.
@@ -123,7 +135,13 @@ def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     return HTMLResponse(result_of(service, job_id).report, headers=headers)
 
 
-@router.get("/{job_id}/events", dependencies=[may_read], summary="Watch it")
+@router.get(
+    "/{job_id}/events",
+    dependencies=[may_read],
+    summary="Watch it",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
 async def get_events(job_id: JobId, service: Service, request: Request) -> StreamingResponse:
     """Server-sent events: `job` with the job whenever there is news, until it has ended.
 
