@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from planner import __version__
 from planner.errors import PlannerError
 from planner.service.answers import Answers
-from planner.service.problems import MEDIA_TYPE, encoded, problem, problem_of
+from planner.service.problems import MEDIA_TYPE, PROBLEM_ANSWER, encoded, problem, problem_of
 from planner.service.security import Guard, Streams
 from planner.service.settings import Settings
 from planner.service.store.database import Database, is_full
@@ -54,6 +54,7 @@ def create_app(settings: Settings, log: Callable[[str], None]) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # it would load scripts from elsewhere
         redoc_url=None,
+        responses={"default": PROBLEM_ANSWER},
         redirect_slashes=False,  # it would lead to whatever the Host header names
     )
     app.state.services = Services(

@@ -26,9 +26,12 @@ Say = Callable[[str], None]
 def main() -> None:
     """Reads the job, solves it and writes what comes of it."""
     die_with(int(sys.argv[1]))
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    job = json.load(sys.stdin)
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        _solve(json.load(sys.stdin), answers)
+
+
+def _solve(job: Mapping[str, Any], answers: TextIO) -> None:
     confine(memory_bytes=job["memory_bytes"], cpu_s=job["cpu_s"])
     allowed = frozenset(job["allowed"])
     request = request_of(job["request"])

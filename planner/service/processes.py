@@ -9,10 +9,12 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
+import uvicorn
 from fastapi import FastAPI
 
 from planner.service.app import create_app
 from planner.service.confinement import die_with
+from planner.service.connections import MOST_CONNECTIONS, SHUTDOWN_S, DeadlineProtocol
 from planner.service.settings import Settings, as_text, from_text
 from planner.service.store.database import Database
 from planner.service.store.jobs import JobStore
@@ -29,6 +31,21 @@ def application() -> FastAPI:
     if parent is not None and parent.pid is not None:  # one of several: else it would hold the port on its own
         die_with(parent.pid)
     return create_app(from_text(os.environ[SETTINGS]), _say)
+
+
+def listen(host: str, port: int, processes: int) -> None:
+    """Answers requests until SIGTERM or Ctrl-C, with the settings in the environment."""
+    uvicorn.run(
+        "planner.service.processes:application",
+        factory=True,
+        host=host,
+        port=port,
+        workers=processes,
+        server_header=False,
+        http=DeadlineProtocol,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
 
 
 def work(settings: Settings, log: Log) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.exc import DBAPIError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from planner.errors import PlannerError
 from planner.service.requests import SPEC_NAME, PlanRequest
 from planner.service.routes.access import Service, may_read, may_submit
-from planner.service.routes.quick import SPEC
+from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
 from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
 
@@ -30,6 +30,12 @@ _PAGE = 50
 _MOST = 200  # jobs in one list
 _NAME = r"^[A-Za-z0-9._ -]{1,200}$"
 
+
+def _as(media_type: str) -> dict[str, Any]:
+    """How OpenAPI documents are told that an answer is no JSON."""
+    return {"response_class": Response, "responses": {200: {"content": {media_type: {}}}}}
+
+
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As `POST /v1/plans` gave it.")]
 
 
@@ -37,12 +43,10 @@ class LimitError(PlannerError):
     """More than one request may ask for."""
 
 
-class PlanBody(BaseModel):
+class PlanBody(Body):
     """A plan to be solved for."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    spec: str = Field(description="The spec's YAML text.", examples=[SPEC])
+    spec: str = Field(max_length=MAX_SPEC, description="The spec's YAML text.", examples=[SPEC])
     budget: str = Field(max_length=64, description="Memory that the step may use.", examples=["40GB"])
     name: str = Field(SPEC_NAME, pattern=_NAME, description="What to call it.", examples=["llama-3-8b.yaml"])
     host_budget: str | None = Field(None, max_length=64, description="Host memory for offloaded tensors; 0 for none.")
@@ -113,14 +117,20 @@ def delete_plan(job_id: JobId, service: Service) -> dict[str, Any]:
     return document(found(service.jobs.cancel(job_id)))
 
 
-@router.get("/{job_id}/plan.yaml", dependencies=[may_read], summary="The plan that planner.apply takes")
+@router.get(
+    "/{job_id}/plan.yaml",
+    dependencies=[may_read],
+    summary="The plan that planner.apply takes",
+    response_class=Response,
+    responses={200: {"content": {"application/yaml": {}}}},
+)
 def get_plan_file(job_id: JobId, service: Service) -> Response:
     """The plan file."""
     headers = {"content-disposition": f'attachment; filename="{job_id}.plan.yaml"'}
     return Response(result_of(service, job_id).plan, media_type="application/yaml", headers=headers)
 
 
-@router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report")
+@router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report", response_class=HTMLResponse)
 def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     """The report as one page that needs no network; its own policy lets its own script run and no other."""
     # The plan's page shows it in a frame.
@@ -128,7 +138,13 @@ def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     return HTMLResponse(result_of(service, job_id).report, headers=headers)
 
 
-@router.get("/{job_id}/events", dependencies=[may_read], summary="Watch it")
+@router.get(
+    "/{job_id}/events",
+    dependencies=[may_read],
+    summary="Watch it",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
 async def get_events(job_id: JobId, service: Service, request: Request) -> StreamingResponse:
     """Server-sent events: `job` with the job whenever there is news, until it has ended.
 
