@@ -78,14 +78,14 @@ class Count:
 class _Flag:
     """A flag while its values are collected."""
 
-    __slots__ = ("field", "is_bare", "is_certain", "key", "key_end", "key_start", "values")
+    __slots__ = ("is_bare", "is_certain", "is_long", "key", "key_end", "key_start", "values")
 
-    def __init__(self, key: str, key_start: int, key_end: int, *, field: Field, is_certain: bool) -> None:
+    def __init__(self, key: str, key_start: int, key_end: int, *, is_certain: bool, is_long: bool) -> None:
         self.key = key
         self.key_start = key_start
         self.key_end = key_end
-        self.field = field
         self.is_certain = is_certain
+        self.is_long = is_long  # two dashes, or an override: no option of mkdir or test
         self.is_bare = True  # without "=", so that values may follow
         self.values: list[Scalar] = []
 
@@ -125,7 +125,7 @@ class _Arguments:
             return None
         self.read_program()
         self.read_flags()
-        if not self.flags and not (self.launcher and self.unknown):
+        if not any(flag.is_long for flag in self.flags) and not (self.launcher and self.unknown):
             return None
         start, end = self.fields[0].start, max(self.fields[-1].end, self.fields[0].end)
         name = " ".join(field.text for field in self.program)
@@ -255,17 +255,13 @@ class _Arguments:
             text = field.text
             if _END.fullmatch(text) and field.is_known and self.text[field.start : field.start + 1] not in "\"'":
                 break
-            match = _FLAG.match(text)
             last = flags[-1] if flags and flags[-1].is_bare else None
-            if match is not None and not self.is_name_known(field, match):
-                self.unknown.append(self.scalar(field, 0))
-                continue
-            override = None
+            match = _FLAG.match(text)
             if match is None and (last is None or (last.values and "." in text)):
-                override = _OVERRIDE.match(text)
-            if match is not None or override is not None:
-                flags.append(self.flag(field, match or override))
-            elif field.is_open or (last is None and not field.is_known):
+                match = _OVERRIDE.match(text)
+            if match is not None and self.is_name_known(field, match):
+                flags.append(self.flag(field, match))
+            elif match is not None or field.is_open or (not field.is_known and (not last or text.startswith("--"))):
                 self.unknown.append(self.scalar(field, 0))
             elif last is not None:
                 last.values.append(self.scalar(field, 0))
@@ -281,11 +277,11 @@ class _Arguments:
             end += len(piece.text)
         return True
 
-    def flag(self, field: Field, match: re.Match[str] | None) -> _Flag:
-        assert match is not None
+    def flag(self, field: Field, match: re.Match[str]) -> _Flag:
         start, end = _span(field, match.start(1), match.end(1))
         is_certain = self.expander.is_certain(field.pieces[:1], self.region)
-        flag = _Flag(match[1], start, end, field=field, is_certain=is_certain)
+        is_long = field.text.startswith("--") or not field.text.startswith("-")
+        flag = _Flag(match[1], start, end, is_certain=is_certain, is_long=is_long)
         if match[2]:
             flag.is_bare = False
             flag.values.append(self.scalar(field, match.end()))
@@ -298,7 +294,7 @@ class _Arguments:
         pieces = field.pieces if start == 0 else _pieces_after(field, start)
         if not self.expander.is_certain(pieces, self.region):
             return Scalar(first, last, UNKNOWN)
-        is_quoted = first < last and self.text[first] in "\"'"
+        is_quoted = first < last and self.text[first] in "\"'" and self.text[first:last] != text
         return Scalar(first, last, convert(text), quoted=is_quoted)
 
     def value_span(self, field: Field, start: int) -> tuple[int, int]:
@@ -348,17 +344,15 @@ def _mapping(flags: list[_Flag], start: int, end: int) -> Mapping:
 
     A flag that may not be there is one entry, however often: which of them counts is not known.
     """
-    by_key: dict[str, list[_Flag]] = {}
-    for flag in flags:
-        by_key.setdefault(flag.key, []).append(flag)
-    certain = {key for key, same in by_key.items() if all(flag.is_certain for flag in same)}
+    last = {flag.key: flag for flag in flags}
+    uncertain = {flag.key for flag in flags if not flag.is_certain}
     root = Mapping(start, end, [], [])
     for flag in flags:
-        if flag.key in certain:
-            _add(root, flag.key, flag.entry())
-        elif flag is by_key[flag.key][-1]:
+        if flag.key in uncertain:
+            if flag is not last[flag.key]:
+                continue
             flag.is_certain = False
-            _add(root, flag.key, flag.entry())
+        _add(root, flag.key, flag.entry())
     return root
 
 
