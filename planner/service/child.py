@@ -34,7 +34,9 @@ def main() -> None:
     request = request_of(job["request"])
     try:
         question = understand(request, allows=allowed.__contains__)
-        _write(answers, {"result": answer(request, question, lambda line: _write(answers, {"progress": line}))})
+        # There is no Ctrl-C for those who watch.
+        say = lambda line: _write(answers, {"progress": line.partition("; Ctrl-C")[0]})  # noqa: E731
+        _write(answers, {"result": answer(request, question, say)})
     except PlannerError as error:
         _write(answers, {"problem": problem_of(error)})
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 # As `planner.solving.search` writes them. A test holds the two against each other.
 _FOUND = re.compile(
-    r"replays (?P<replays>[\d.]+) ms(?: and waits (?P<waits>[\d.]+) ms for the host link)?, "
-    r"at least (?P<bound>[\d.]+) ms needed, peak (?P<peak>[\d.]+) GB$"
+    r"best plan adds (?P<added>[\d.]+) ms.*, none can add less than (?P<bound>[\d.]+) ms, peak (?P<peak>[\d.]+) GB$"
 )
 _S_PER_MS = 1e-3
 _BYTES_PER_GB = 10**9
@@ -28,7 +27,7 @@ def best_of(lines: Sequence[str]) -> Best | None:
         found = _FOUND.search(line)
         if found is not None:
             return Best(
-                added_s=(float(found["replays"]) + float(found["waits"] or 0)) * _S_PER_MS,
+                added_s=float(found["added"]) * _S_PER_MS,
                 bound_s=float(found["bound"]) * _S_PER_MS,
                 peak_bytes=round(float(found["peak"]) * _BYTES_PER_GB),
             )

@@ -36,7 +36,9 @@ function liveLint(spec, name, output) {
     const problems = [
       ...found.unreadable.map((one) => `line ${one.line ?? "?"}: ${one.message}`),
       ...found.findings.map(
-        (one) => `line ${one.line}: ${one.severity} ${one.code}: ${one.message}${one.help ? ` (${one.help})` : ""}`,
+        (one) =>
+          `line ${one.line}${one.key ? `, ${one.key}` : ""}: ${one.message}${one.help ? `; ${one.help}` : ""}` +
+          ` (${one.severity} ${one.code})`,
       ),
     ];
     if (problems.length) {
