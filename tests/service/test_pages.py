@@ -1,4 +1,4 @@
-"""The pages in a real browser: from a spec to a plan on a model, with keys alone, on small screens, without complaint."""
+"""The pages in a real browser: from a spec to a plan on a model, by keyboard, on small screens, without complaint."""
 
 import time
 from collections.abc import Callable, Iterator
