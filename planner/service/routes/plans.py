@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from planner.errors import PlannerError
-from planner.service.requests import SPEC_NAME, PlanRequest
+from planner.service.progress import Best, best_of
+from planner.service.requests import SPEC_NAME, PlanRequest, plan_file
 from planner.service.routes.access import Service, may_read, may_submit
 from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
@@ -126,7 +127,8 @@ def delete_plan(job_id: JobId, service: Service) -> dict[str, Any]:
 )
 def get_plan_file(job_id: JobId, service: Service) -> Response:
     """The plan file."""
-    headers = {"content-disposition": f'attachment; filename="{job_id}.plan.yaml"'}
+    job = found(service.jobs.get(job_id))
+    headers = {"content-disposition": f'attachment; filename="{plan_file(job.name)}"'}
     return Response(result_of(service, job_id).plan, media_type="application/yaml", headers=headers)
 
 
@@ -185,6 +187,11 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
+def best_so_far(job: Job) -> Best | None:
+    """The best plan that a job's progress tells of."""
+    return None if job.progress is None else best_of(job.progress["lines"])
+
+
 def found(job: Job | None) -> Job:
     """The job; a 404 when there is none."""
     if job is None:
@@ -203,6 +210,7 @@ def result_of(service: Service, job_id: str) -> Result:
 
 def document(job: Job) -> dict[str, Any]:
     """A job as JSON data."""
+    best = best_so_far(job)
     return {
         "id": job.id,
         "url": f"/v1/plans/{job.id}",
@@ -212,5 +220,6 @@ def document(job: Job) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "attempt": job.attempt,
         "progress": job.progress,
+        "best": None if best is None else asdict(best),
         "problem": job.problem,
     }
