@@ -60,8 +60,9 @@ def main() -> None:
             *("--schemafile", str(schema)),
         ]
         every = sorted(str(path) for path in arguments.configs.rglob("*") if path.is_file())
-        files = [path for path in every if Path(path).suffix in SUFFIXES]
-        files = [path for path in files if path not in unread(yamllint, checker, files)]
+        known = [path for path in every if Path(path).suffix in SUFFIXES]
+        broken = unread(yamllint, checker, known)
+        files = [path for path in known if path not in broken]
         commands = {
             "planner lint": [*PLANNER, "--skip-unknown", *files],
             "yamllint": [*yamllint, *files],
