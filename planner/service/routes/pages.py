@@ -19,7 +19,7 @@ from planner.service.requests import plan_file
 from planner.service.routes.access import COOKIE, Service, is_same_site, page_may_read, page_may_submit
 from planner.service.routes.plans import DEFAULT_GAP, JobId, PlanBody, ask, best_so_far, found
 from planner.service.security import PAGE_POLICY
-from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
+from planner.service.store.jobs import IN_FLIGHT, Answer, Job, JobStatus
 from planner.service.store.tokens import Scope
 from planner.units import format_bytes, format_seconds
 
@@ -199,7 +199,7 @@ class _Compared:
     """One of two plans."""
 
     job: Job
-    result: Result
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,13 +233,13 @@ def compare_page(
     ids = list(dict.fromkeys(chosen or []))
     plans: list[_Compared] = []
     for job_id in ids[:2]:
-        job, result = service.jobs.get(job_id), service.jobs.result(job_id)
-        if job is not None and result is not None:
-            plans.append(_Compared(job=job, result=result))
+        job, answer = service.jobs.get(job_id), service.jobs.answer(job_id)
+        if job is not None and answer is not None:
+            plans.append(_Compared(job=job, answer=answer))
     why = f"{len(ids)} were chosen" if ids and len(ids) != 2 else ""
     if why or len(plans) != 2:
         return _page(service, "compare.html", "/compare", plans=(), rows=(), problem=why)
-    one, other = (plan.result.summary for plan in plans)
+    one, other = (plan.answer.summary for plan in plans)
     rows = [_row(name, (get(one), get(other)), show) for name, get, show in _FIGURES]
     model = _Row(name="Model", shown=(one["model"], other["model"]), difference="")
     device = _Row(name="Device", shown=(one["device"], other["device"]), difference="")

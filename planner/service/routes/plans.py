@@ -21,7 +21,7 @@ from planner.service.requests import SPEC_NAME, PlanRequest, plan_file
 from planner.service.routes.access import Service, may_read, may_submit
 from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
-from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
+from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
@@ -108,8 +108,8 @@ def get_plan(job_id: JobId, service: Service) -> dict[str, Any]:
     When no plan fits, the problem has both, as `answer` and `text`.
     """
     job = found(service.jobs.get(job_id))
-    result = service.jobs.result(job_id) if job.status is JobStatus.DONE else None
-    return document(job) | ({"summary": result.summary, "text": result.text} if result else {})
+    answer = service.jobs.answer(job_id) if job.status is JobStatus.DONE else None
+    return document(job) | ({} if answer is None else {"summary": answer.summary, "text": answer.text})
 
 
 @router.delete("/{job_id}", dependencies=[may_submit], summary="Take it back")
@@ -129,7 +129,8 @@ def get_plan_file(job_id: JobId, service: Service) -> Response:
     """The plan file."""
     job = found(service.jobs.get(job_id))
     headers = {"content-disposition": f'attachment; filename="{plan_file(job.name)}"'}
-    return Response(result_of(service, job_id).plan, media_type="application/yaml", headers=headers)
+    content = of_result(job, service.jobs.plan(job_id))
+    return Response(content, media_type="application/yaml", headers=headers)
 
 
 @router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report", response_class=HTMLResponse)
@@ -137,7 +138,7 @@ def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     """The report as one page that needs no network; its own policy lets its own script run and no other."""
     # The plan's page shows it in a frame.
     headers = {"x-frame-options": "SAMEORIGIN", "content-security-policy": REPORT_POLICY}
-    return HTMLResponse(result_of(service, job_id).report, headers=headers)
+    return HTMLResponse(of_result(found(service.jobs.get(job_id)), service.jobs.report(job_id)), headers=headers)
 
 
 @router.get(
@@ -199,13 +200,11 @@ def found(job: Job | None) -> Job:
     return job
 
 
-def result_of(service: Service, job_id: str) -> Result:
-    """The result of a job that is done; a 404 when there is no such job, and a 409 when it is not done."""
-    job = found(service.jobs.get(job_id))
-    result = service.jobs.result(job_id)
-    if result is None:
+def of_result(job: Job, part: str | None) -> str:
+    """A part of a job's result; a 409 when it is not done."""
+    if part is None:
         raise HTTPException(409, f"the plan is {job.status}")
-    return result
+    return part
 
 
 def document(job: Job) -> dict[str, Any]:
