@@ -18,7 +18,7 @@ from planner.service.connections import MOST_CONNECTIONS, SHUTDOWN_S, DeadlinePr
 from planner.service.settings import Settings, as_text, from_text
 from planner.service.store.database import Database
 from planner.service.store.jobs import JobStore
-from planner.service.worker import Log, Worker
+from planner.service.worker import SOLVER, Log, Worker
 
 SETTINGS = "PLANNER_SERVICE_SETTINGS"  # the environment variable that processes get theirs in
 _RESTART_S = 2.0  # before a worker that died is started again
@@ -48,10 +48,10 @@ def listen(host: str, port: int, processes: int) -> None:
     )
 
 
-def work(settings: Settings, log: Log) -> None:
-    """Takes and solves jobs until SIGTERM or Ctrl-C, which put the one in work back."""
+def work(settings: Settings, log: Log, solver: Sequence[str] = SOLVER) -> None:
+    """Takes jobs until SIGTERM or Ctrl-C, which put the one in work back; see `Worker`."""
     database = Database(settings.database)
-    worker = Worker(JobStore(database), settings, log)
+    worker = Worker(JobStore(database), settings, log, solver)
 
     def stop(signum: int, frame: FrameType | None) -> None:
         worker.stop()

@@ -146,11 +146,12 @@ def serving(settings: Settings, log: Path) -> Iterator[Server]:
         stop(server.process)
 
 
-def start_worker(settings: Settings, log: Path) -> subprocess.Popen[bytes]:
-    """A worker."""
+def start_worker(settings: Settings, log: Path, *, is_stub: bool = False) -> subprocess.Popen[bytes]:
+    """A worker; its jobs are solved, or `tests.service.stub` pretends so."""
+    command = ["-m", "tests.service.stub", "work"] if is_stub else ["-c", _WORK]
     with log.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-c", _WORK, str(os.getpid())],
+            [sys.executable, *command, str(os.getpid())],
             env=environment(**{SETTINGS: as_text(settings)}),
             stdout=file,
             stderr=file,
@@ -158,9 +159,9 @@ def start_worker(settings: Settings, log: Path) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def working(settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def working(settings: Settings, log: Path, *, is_stub: bool = False) -> Iterator[subprocess.Popen[bytes]]:
     """A worker, meanwhile."""
-    process = start_worker(settings, log)
+    process = start_worker(settings, log, is_stub=is_stub)
     try:
         yield process
     finally:
