@@ -14,9 +14,8 @@ Legend
                 N[j] + Σ moment[o]·x[j,o] + F[j] ≤ B
                 Σ (held[o] − outliving[o])·x[j,o] + E ≤ B                  E: what no plan changes when forward ends
     and for every cell but the last
-                S[j] + Σ (first_peak[o] − relief[j])·x[j,o] + W[j] ≤ B     relief only where o demands what enters, and
-                                                                           may have done so before its window
-                S[j] + Σ (peak[o] − relief[j])·x[j,o] + W[j] ≤ B           relief only where o demands what enters
+                S[j] + Σ window[o,j]·x[j,o] + W[j] ≤ B                     window: `Option.window_bytes`, the peak with
+                                                                           relief where o demands what enters
     and for the last
                 S[last] + Σ first_peak[o]·x[last,o] + W[last] ≤ B
                 S[last] + Σ last[o]·x[last,o] + Σ (early[o] − held[o])·x[j,o] + W[last] ≤ B     over o demanded EARLY
@@ -219,17 +218,17 @@ class Master:
         self._hold = [self._lp.Constraint(0, 0) for _ in self._cells]
         self._hold_forward = [self._lp.Constraint(0, 0) for _ in self._cells]
         rooms = [(budget_bytes - base) / _GB for base in pool.chain.window_start_bytes]
-        self._first = [self._lp.Constraint(-infinity, room) for room in rooms]
         self._peak = [self._lp.Constraint(-infinity, room) for room in rooms]
+        self._first = self._lp.Constraint(-infinity, rooms[-1])
         self._flow = {demand: [self._lp.Constraint(0, 0) for _ in self._cells[1:]] for demand in Demand if demand}
         for j in range(len(self._cells)):
             self._hold[j].SetCoefficient(held[j + 1], 1)
             self._hold[j].SetCoefficient(held[j], -1)
             self._hold_forward[j].SetCoefficient(new[j + 1], 1)
             self._hold_forward[j].SetCoefficient(new[j], -1)
-            for row in (self._first[j], self._peak[j]):
-                row.SetCoefficient(held[j], 1)
-                row.SetCoefficient(self._excess, -1)
+        for row, bytes_held in zip((*self._peak, self._first), (*held[:-1], held[-2]), strict=True):
+            row.SetCoefficient(bytes_held, 1)
+            row.SetCoefficient(self._excess, -1)
         self._moment = []
         for bytes_new, base in zip(new, pool.chain.forward_base_bytes, strict=False):
             row = self._lp.Constraint(-infinity, (budget_bytes - base) / _GB)
@@ -306,7 +305,7 @@ class Master:
     def _peak_prices(self, duals: "_Duals") -> dict[int, frozenset[float]]:
         found: dict[int, set[float]] = {}
         for j, cell in enumerate(self._cells):
-            prices = duals.prices(j, Demand.NONE, Demand.NONE)
+            prices = self._prices(duals, j, Demand.NONE, Demand.NONE)
             found.setdefault(cell.template, set()).add(prices.peak + prices.first_peak)
         return {template: frozenset({min(prices), max(prices)}) for template, prices in found.items()}
 
@@ -348,14 +347,9 @@ class Master:
         self._hold_forward[j].SetCoefficient(share, (option.lasting_bytes - option.held_bytes) / _GB)
         self._moment[j].SetCoefficient(share, option.moment_bytes / _GB)
         self._end.SetCoefficient(share, (option.held_bytes - option.outliving_bytes) / _GB)
-        first_bytes = option.first_peak_bytes - self._first_relief(j, option.entering, option.leaving)
-        self._first[j].SetCoefficient(share, first_bytes / _GB)
-        if j == self._last and option.entering.is_demanded:
-            is_late = option.entering is Demand.LATE
-            peak_bytes = option.first_peak_bytes if is_late else option.later_peak_bytes
-        else:
-            peak_bytes = option.peak_bytes - self._relief(j, option.entering)
-        self._peak[j].SetCoefficient(share, peak_bytes / _GB)
+        self._peak[j].SetCoefficient(share, self._peak_bytes(j, option) / _GB)
+        if j == self._last:
+            self._first.SetCoefficient(share, option.first_peak_bytes / _GB)
         self._add_copies(j, option, share)
         if option.entering:
             self._flow[option.entering][j - 1].SetCoefficient(share, -1)
@@ -375,12 +369,16 @@ class Master:
         self._demanded.SetCoefficient(share, (hiding_ns - option.replay_ns) / self._unit_ns)
         self._host.SetCoefficient(share, option.host_bytes / _GB)
 
+    def _peak_bytes(self, j: int, option: Option) -> int:
+        """What the option puts into the row of its cell's window."""
+        if j < self._last:
+            return option.window_bytes(self._relief(j, option.entering))
+        if option.entering is Demand.LATE:
+            return option.first_peak_bytes
+        return option.later_peak_bytes if option.entering is Demand.EARLY else option.peak_bytes
+
     def _relief(self, j: int, entering: Demand) -> int:
         return self._pool.relief_bytes[j] if entering.is_demanded and j < self._last else 0
-
-    def _first_relief(self, j: int, entering: Demand, leaving: Demand) -> int:
-        """Before its window the cell may have demanded what enters only if what leaves was demanded then."""
-        return self._relief(j, entering) if leaving.is_demanded else 0
 
     def _generate(self, duals: "_Duals", value_ns: float, *, with_chains: bool, deadline: float) -> tuple[float, bool]:
         """Price every cell; the sum of the lowest reduced costs in ns, and whether any option is new."""
@@ -391,7 +389,8 @@ class Master:
             template = self._pool.templates[cell.template]
             lowest_here = 0.0
             for entering, leaving in self._possible(j) if with_chains else _PLAIN:
-                priced = template.price(duals.prices(j, entering, leaving), entering, leaving, deadline=deadline)
+                prices = self._prices(duals, j, entering, leaving)
+                priced = template.price(prices, entering, leaving, deadline=deadline)
                 if priced is None:
                     continue
                 option = priced.option
@@ -423,12 +422,12 @@ class Master:
             and (leaving is not Demand.UNUSED or self._pool.templates[self._cells[j + 1].template].can_leave_unused)
         )
 
+    def _prices(self, duals: "_Duals", j: int, entering: Demand, leaving: Demand) -> Prices:
+        return duals.prices(j, entering, leaving, relief_bytes=self._relief(j, entering))
+
     def _reduced(self, duals: "_Duals", j: int, option: Option, price: Callable[[Prices], float]) -> float:
         """The reduced cost in ns of an option (or of anything with such demands) in a cell."""
-        prices = duals.prices(j, option.entering, option.leaving)
-        reduced = price(prices) - duals.one_ns[j]
-        reduced -= prices.peak * self._relief(j, option.entering)
-        reduced -= prices.first_peak * self._first_relief(j, option.entering, option.leaving)
+        reduced = price(self._prices(duals, j, option.entering, option.leaving)) - duals.one_ns[j]
         if option.entering:
             reduced += duals.flow_ns[option.entering][j - 1]
         if option.leaving:
@@ -445,7 +444,7 @@ class _Duals:
     hold_forward: Sequence[float]
     end: float
     moment: Sequence[float]
-    first: Sequence[float]
+    first: float
     peak: Sequence[float]
     flow_ns: Mapping[Demand, Sequence[float]]
     leave: Sequence[float]
@@ -466,7 +465,7 @@ class _Duals:
             hold_forward=tuple(max(0.0, price) for price in values(master._hold_forward, per_byte)),
             end=max(0.0, -master._end.dual_value() * per_byte),
             moment=tuple(max(0.0, -price) for price in values(master._moment, per_byte)),
-            first=tuple(max(0.0, -price) for price in values(master._first, per_byte)),
+            first=max(0.0, -master._first.dual_value() * per_byte),
             peak=tuple(max(0.0, -price) for price in values(master._peak, per_byte)),
             flow_ns={demand: values(rows, master._unit_ns) for demand, rows in master._flow.items()},
             leave=tuple(max(0.0, price) for price in values(master._leave, 1.0)),
@@ -476,7 +475,7 @@ class _Duals:
             host=max(0.0, -master._host.dual_value() * per_byte),
         )
 
-    def prices(self, j: int, entering: Demand, leaving: Demand) -> Prices:
+    def prices(self, j: int, entering: Demand, leaving: Demand, *, relief_bytes: int) -> Prices:
         """The price of a byte in a cell."""
         is_last = j == len(self.peak) - 1
         is_late = is_last and entering is Demand.LATE
@@ -487,7 +486,7 @@ class _Duals:
             end=self.end,
             moment=self.moment[j],
             peak=0.0 if is_late or is_early else self.peak[j],
-            first_peak=self.first[j] + (self.peak[j] if is_late else 0.0),
+            first_peak=(self.first if is_last else 0.0) + (self.peak[j] if is_late else 0.0),
             later_peak=self.peak[j] if is_early else 0.0,
             early=self.peak[-1] if leaving is Demand.EARLY else 0.0,
             out=self.leave[j],
@@ -497,4 +496,5 @@ class _Duals:
             host=self.host,
             replay=max(0.0, 1.0 - self.come[j] - self.back[j]),
             demanded_replay=max(0.0, 1.0 - sum(self.back)),
+            relief_bytes=relief_bytes,
         ).rounded()

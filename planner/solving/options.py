@@ -6,7 +6,7 @@ exactly, and so also proves that no other decision in the cell is cheaper at tho
 
 import math
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -52,6 +52,7 @@ class Prices:
         host: a byte on the host.
         replay, demanded_replay: a ns of replays, where links that leave are not demanded, and where they are. Less
             than 1 where copies back run meanwhile that would be waited for.
+        relief_bytes: taken off the peak once the links that enter have been demanded; see `Option.window_bytes`.
     """
 
     held: float
@@ -69,10 +70,13 @@ class Prices:
     host: float = 0.0
     replay: float = 1.0
     demanded_replay: float = 1.0
+    relief_bytes: int = 0
 
     def rounded(self) -> "Prices":
         """The same prices without the noise of floating point."""
-        return Prices(**{price.name: _round(getattr(self, price.name)) for price in fields(self)})
+        given = {price.name: getattr(self, price.name) for price in fields(self)}
+        rounded: dict[str, Any] = {name: _round(price) for name, price in given.items() if isinstance(price, float)}
+        return replace(self, **rounded)
 
     def of_replay(self, leaving: Demand) -> float:
         """The price of a ns of replays."""
@@ -130,12 +134,20 @@ class Option:
         """The most in its window."""
         return max(self.first_peak_bytes, self.later_peak_bytes)
 
+    def window_bytes(self, relief_bytes: int) -> int:
+        """The most in its window if the replays that it demands relieve it of so many bytes.
+
+        Before its window it may have demanded what enters only if what leaves was demanded then.
+        """
+        before_bytes = relief_bytes if self.leaving.is_demanded else 0
+        return max(self.first_peak_bytes - before_bytes, self.later_peak_bytes - relief_bytes)
+
     def price_ns(self, prices: Prices) -> float:
         """What the option costs at these prices."""
         held = self.held_bytes * (prices.held - prices.early) + self.early_bytes * prices.early
         held += (self.held_bytes - self.lasting_bytes) * prices.forward
         held += (self.held_bytes - self.outliving_bytes) * prices.end + self.moment_bytes * prices.moment
-        peaks = self.peak_bytes * prices.peak + self.first_peak_bytes * prices.first_peak
+        peaks = self.window_bytes(prices.relief_bytes) * prices.peak + self.first_peak_bytes * prices.first_peak
         link = self.out_ns * prices.out + self.copy_ns * prices.back
         link += self.out_inside_ns * prices.out_inside + self.back_inside_ns * prices.back_inside
         replays = self.replay_ns * prices.of_replay(self.leaving)
@@ -346,7 +358,8 @@ class Template:
             peaks = []
             for part, price in self._parts(prices, entering):
                 if price:
-                    peaks.append((part, self._add_peak(model, local, moments, part)))
+                    peak = self._add_peak(model, local, moments, part, leaving, relief_bytes=prices.relief_bytes)
+                    peaks.append((part, peak))
                     cost += math.floor(_NS_PARTS * price * _PEAK_UNIT_BYTES) * peaks[-1][1]
             model.cp.minimize(cost)
             solver = _solver(deadline)
@@ -358,7 +371,7 @@ class Template:
                 raise AssertionError(f"a cell could not be solved: status {status} of CP-SAT")
             option = self._measure(model.kept(solver), model.offloaded(solver), entering, leaving)
             reached = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
-            if not self._learn(local, moments, option, reached):
+            if not self._learn(local, moments, option, reached, relief_bytes=prices.relief_bytes):
                 return Priced(option=option, bound_ns=solver.best_objective_bound / _NS_PARTS)
 
     def _parts(self, prices: Prices, entering: Demand) -> tuple[tuple["_Part", float], ...]:
@@ -370,30 +383,48 @@ class Template:
             (_Part.AFTER, prices.later_peak),
         )
 
-    def _add_peak(self, model: RetentionModel, local: LocalProblem, moments: dict[Point, None], part: "_Part") -> Any:
-        """A variable for the peak of a part of the window, in units."""
+    def _add_peak(
+        self,
+        model: RetentionModel,
+        local: LocalProblem,
+        moments: dict[Point, None],
+        part: "_Part",
+        leaving: Demand,
+        *,
+        relief_bytes: int,
+    ) -> Any:
+        """A variable for the peak of a part of the window, in units; of all of it, with relief."""
         highest = max(local.problem.base_bytes) + sum(2 * t.size_bytes for t in local.problem.tensors)
         highest += sum(op.scratch_bytes for op in local.problem.ops)
         window = local.problem.base_bytes[local.early + 1 :]
-        lowest = {_Part.ALL: max(window), _Part.BEFORE: 0, _Part.AFTER: min(window)}[part]
+        lowest = {_Part.ALL: max(window) - relief_bytes, _Part.BEFORE: 0, _Part.AFTER: min(window)}[part]
         peak = model.cp.new_int_var(lowest // _PEAK_UNIT_BYTES, highest // _PEAK_UNIT_BYTES + 1, "peak")
         for moment in moments:
             only_if: Any = 1
+            limit_bytes = _PEAK_UNIT_BYTES * peak + (_PEAK_UNIT_BYTES - 1)
             if part is _Part.BEFORE:
                 only_if = negation(model.has_replayed(0, moment))
             elif part is _Part.AFTER:
                 only_if = model.has_replayed(0, moment)
-            model.add_moment(moment, _PEAK_UNIT_BYTES * peak + (_PEAK_UNIT_BYTES - 1), only_if=only_if)
+            elif relief_bytes:
+                limit_bytes += relief_bytes * (1 if leaving.is_demanded else model.has_replayed(0, moment))
+            model.add_moment(moment, limit_bytes, only_if=only_if)
         return peak
 
     def _learn(
-        self, local: LocalProblem, moments: dict[Point, None], option: Option, limits: dict["_Part", int]
+        self,
+        local: LocalProblem,
+        moments: dict[Point, None],
+        option: Option,
+        limits: dict["_Part", int],
+        *,
+        relief_bytes: int,
     ) -> bool:
         """Add the moments of the option's peaks that the model did not count; say whether any was new."""
         is_new = False
         for part, limit_bytes in limits.items():
             size_bytes = {
-                _Part.ALL: option.peak_bytes,
+                _Part.ALL: option.window_bytes(relief_bytes),
                 _Part.BEFORE: option.first_peak_bytes,
                 _Part.AFTER: option.later_peak_bytes,
             }[part]
@@ -401,6 +432,10 @@ class Template:
                 continue
             timeline = ideal_timeline(local.problem, option.kept | _given(local), option.offloaded)
             before, after = _split(timeline, local)
+            if part is _Part.ALL:
+                before_bytes = relief_bytes if option.leaving.is_demanded else 0
+                before = [(point, size - before_bytes) for point, size in before]
+                after = [(point, size - relief_bytes) for point, size in after]
             watched = {_Part.ALL: before + after, _Part.BEFORE: before, _Part.AFTER: after}[part]
             highest = max(watched, key=lambda moment: moment[1])[0]
             is_new |= highest not in moments

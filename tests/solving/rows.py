@@ -132,12 +132,17 @@ class Rows:
     def _names(self, lp: Master) -> Mapping[int, str]:
         families = {
             name: getattr(lp, name)
-            for name in ("_one", "_hold", "_hold_forward", "_first", "_peak", "_moment", "_leave", "_return")
+            for name in ("_one", "_hold", "_hold_forward", "_peak", "_moment", "_leave", "_return")
         }
         families |= {"_out": lp._out, "_back": lp._back}
         families |= {f"_flow {demand.name}": rows for demand, rows in lp._flow.items()}
         found = {row.index(): f"{name}[{j}]" for name, rows in families.items() for j, row in enumerate(rows)}
-        return found | {lp._end.index(): "_end", lp._host.index(): "_host", lp._demanded.index(): "_demanded"}
+        return found | {
+            lp._first.index(): "_first",
+            lp._end.index(): "_end",
+            lp._host.index(): "_host",
+            lp._demanded.index(): "_demanded",
+        }
 
 
 def _value(row: object, lp: Master, values: Mapping[int, float], skip: int = -1) -> float:
