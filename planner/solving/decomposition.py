@@ -107,7 +107,8 @@ class ChainSolver:
         copies_ns = [problem.link.copy_ns(t.size_bytes) for t in problem.tensors if t.packing and problem.link]
         last = chain.cells[-1].template
         templates = {
-            cell.template: Template(problem, cell, is_last=cell.template == last) for cell in reversed(chain.cells)
+            cell.template: Template(chain.problem, cell, is_last=cell.template == last)
+            for cell in reversed(chain.cells)
         }
         self._pool = Pool(
             chain,

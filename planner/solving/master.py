@@ -33,7 +33,8 @@ Legend
 
 Options are generated where the duals (the price of a byte at each moment) say that one could help; when none can, the
 value of the program is a bound for every plan. What the bound assumes and leaves out is only ever in a plan's favour:
-shared tensors cost nothing, and a replay that runs back through several cells meets no limit but the last cell's.
+shared tensors take what they do under any plan, and a replay that runs back through several cells meets no limit but
+the last cell's.
 """
 
 from collections.abc import Callable, Mapping, Sequence

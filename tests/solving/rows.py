@@ -25,7 +25,7 @@ class Rows:
     @staticmethod
     def of(problem: Problem, chain: Chain) -> "Rows":
         last = chain.cells[-1].template
-        templates = {c.template: Template(problem, c, is_last=c.template == last) for c in reversed(chain.cells)}
+        templates = {c.template: Template(chain.problem, c, is_last=c.template == last) for c in reversed(chain.cells)}
         link = problem.link
         copies_ns = [link.copy_ns(t.size_bytes) for t in problem.tensors if t.packing and link]
         with pytest.MonkeyPatch.context() as patch:

@@ -391,7 +391,7 @@ def test_nothing_begins_after_the_deadline_and_nothing_cut_short_is_remembered(
 ) -> None:
     problem, known_chain = llama
     chain = known_chain._chain
-    template = Template(problem, chain.cells[1], is_last=False)
+    template = Template(chain.problem, chain.cells[1], is_last=False)
     prices = Prices(held=1e-3)
     with pytest.raises(OutOfTime):
         template.price(prices, deadline=PAST)
@@ -427,8 +427,8 @@ def test_a_cell_that_cp_sat_gives_up_before_the_deadline_is_out_of_time_too(
         solver.parameters.max_time_in_seconds = 0.0
         return run(solver, model)
 
-    problem, known_chain = llama
-    template = Template(problem, known_chain._chain.cells[1], is_last=False)
+    _, known_chain = llama
+    template = Template(known_chain._chain.problem, known_chain._chain.cells[1], is_last=False)
     with monkeypatch.context() as patched:
         patched.setattr(options, "run", stop_early)
         with pytest.raises(OutOfTime):
