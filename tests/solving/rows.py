@@ -9,8 +9,9 @@ from planner.problem import Problem
 from planner.simulation.liveness import Timeline, demand_schedule, ideal_timeline
 from planner.solving import master
 from planner.solving.cells import Chain, Demand
-from planner.solving.master import Master, Pool
+from planner.solving.master import Master, Pool, RoundedWindow, Window
 from planner.solving.options import Option, Template, _split
+from planner.solving.rounding import RoundedRow
 from planner.solving.search import without_idle_anchors
 
 
@@ -36,7 +37,7 @@ class Rows:
                 templates,
                 replay_ns=sum(op.cost_ns for op in problem.ops),
                 copy_ns=sum(copies_ns),
-                size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
+                sizes_bytes=[tensor.size_bytes for tensor in problem.tensors],
                 host_budget_bytes=link.budget_bytes if link else 0,
             )
         return Rows(problem=problem, chain=chain, pool=pool)
@@ -96,6 +97,7 @@ class Rows:
         for place, option in enumerate(options):
             if not lp._add(place, option):
                 return [f"demands of cell {place}: {option.entering} {option.leaving}"]
+        self._add_rounded(lp, options, ideal.peak_bytes)
         extra_ns = timeline.recompute_ns - sum(option.replay_ns for option in options)
         found = [] if extra_ns >= 0 else [f"replays {-extra_ns} less than its options"]
         unit_ns = lp._unit_ns
@@ -129,6 +131,20 @@ class Rows:
             found.append("adds more than any plan can")
         return found
 
+    def _add_rounded(self, lp: Master, options: tuple[Option, ...], budget_bytes: int) -> None:
+        """Every window's row in steps, of several heights and from several references."""
+        last = len(options) - 1
+        sizes = sorted({tensor.size_bytes for tensor in self.problem.tensors if tensor.size_bytes})
+        rises = {*sizes[:1], *sizes[-1:], sum(sizes) // 3} - {0}
+        for window in (*(Window(place=place) for place in range(len(options))), Window(place=last, is_first=True)):
+            terms = [lp._term_bytes(window, place, options[place]) for place in range(window.place + 1)]
+            limit_bytes = budget_bytes - self.chain.window_start_bytes[window.place]
+            for rise in rises:
+                near = tuple(term - rise * (place % 3) // 2 for place, term in enumerate(terms))
+                for references in ((0,) * len(terms), near):
+                    row = RoundedRow.of(references, rise_bytes=rise, limit_bytes=limit_bytes)
+                    lp._add_rounded(RoundedWindow(window=window, row=row))
+
     def _names(self, lp: Master) -> Mapping[int, str]:
         families = {
             name: getattr(lp, name)
@@ -137,6 +153,7 @@ class Rows:
         families |= {"_out": lp._out, "_back": lp._back}
         families |= {f"_flow {demand.name}": rows for demand, rows in lp._flow.items()}
         found = {row.index(): f"{name}[{j}]" for name, rows in families.items() for j, row in enumerate(rows)}
+        found |= {row.index(): f"rounded {one}" for one, row in lp._rounded.items()}
         return found | {
             lp._first.index(): "_first",
             lp._end.index(): "_end",
