@@ -9,6 +9,7 @@ from planner.problem import Problem
 from planner.simulation.liveness import Timeline, demand_schedule, ideal_timeline
 from planner.solving import master
 from planner.solving.cells import Chain, Demand
+from planner.solving.deadline import NEVER
 from planner.solving.master import Master, Pool, RoundedWindow, Window
 from planner.solving.options import Option, Template, _split
 from planner.solving.rounding import RoundedRow
@@ -40,6 +41,7 @@ class Rows:
                 sizes_bytes=[tensor.size_bytes for tensor in problem.tensors],
                 host_budget_bytes=link.budget_bytes if link else 0,
             )
+            pool.prepare(NEVER)  # no options, but what early replays relieve
         return Rows(problem=problem, chain=chain, pool=pool)
 
     def options(self, kept: Set[int], offloaded: Set[int]) -> tuple[Option, ...]:

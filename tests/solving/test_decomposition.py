@@ -26,11 +26,20 @@ from planner.solving.master import Column
 from planner.solving.model import RetentionModel, replay_windows
 from planner.solving.options import Amount, Prices, Stairs, Template
 from planner.solving.rounding import Rounding
-from planner.solving.search import Limits, SearchInterrupted, Status, lowest_peak, saved, solve
+from planner.solving.search import (
+    Limits,
+    SearchInterrupted,
+    Status,
+    lowest_peak,
+    saved,
+    solve,
+    without_idle_anchors,
+)
 from planner.spec import from_mapping
 from planner.tracing import prepare, trace
 from tests.problems import ChainProblem, all_plans, chain_problems
 from tests.simulation.test_liveness import simulate_or_none
+from tests.solving.rows import Rows
 
 EXACT = Limits(time_s=60.0, gap=0.0)
 GB = 1_000_000_000
@@ -255,19 +264,42 @@ def shared_tensor_replays_early() -> tuple[Problem, tuple[int, ...], int]:
     return step(tensors, [100, 1, 1, 0, 0], [0, 0, 7, 7, 7, 0, 8, 0]), (3, 4), 12
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(link_nobody_needs(must_keep=False), id="a link that nobody needs"),
-        pytest.param(link_nobody_needs(must_keep=True), id="a link that FSDP would hold for replays"),
-        pytest.param(two_links(), id="two links"),
-        pytest.param(held_in_any_case(), id="held in any case"),
-        pytest.param(link_that_replays_use_up(), id="a link that replays use up"),
-        pytest.param(replays_that_add(), id="replays that add"),
-        pytest.param(demanded_before_its_window(), id="demanded before its window"),
-        pytest.param(shared_tensor_replays_early(), id="a shared tensor replays early"),
-    ],
-)
+def relieved_by_what_it_demands() -> tuple[Problem, tuple[int, ...], int]:
+    """In the window of the second of three cells, a replay in the first uses up what that holds; then more is alive."""
+    tensors = [
+        tensor(5, 0, read_by=(1,)),
+        tensor(6, 1, read_by=(2,), unpacked=(6, 8)),
+        tensor(0, 2, unpacked=(5, 6)),
+        tensor(0, 3, unpacked=(4, 5)),
+    ]
+    return step(tensors, [100, 1, 1, 0], [0, 0, 0, 0, 6, 0, 0, 4]), (2, 3), 11
+
+
+def used_up_before_the_last_peak() -> tuple[Problem, tuple[int, ...], int]:
+    """The last cell demands its link before it peaks, and that replay uses up what the cell before holds."""
+    tensors = [
+        tensor(5, 0, read_by=(1,)),
+        tensor(6, 1, read_by=(2,), unpacked=(3, 6)),
+        tensor(0, 2, unpacked=(6, 7)),
+    ]
+    return step(tensors, [100, 1, 0], [0, 0, 6, 0, 4, 0, 0]), (2,), 11
+
+
+CASES = [
+    pytest.param(link_nobody_needs(must_keep=False), id="a link that nobody needs"),
+    pytest.param(link_nobody_needs(must_keep=True), id="a link that FSDP would hold for replays"),
+    pytest.param(two_links(), id="two links"),
+    pytest.param(held_in_any_case(), id="held in any case"),
+    pytest.param(link_that_replays_use_up(), id="a link that replays use up"),
+    pytest.param(replays_that_add(), id="replays that add"),
+    pytest.param(demanded_before_its_window(), id="demanded before its window"),
+    pytest.param(shared_tensor_replays_early(), id="a shared tensor replays early"),
+    pytest.param(relieved_by_what_it_demands(), id="relieved by what it demands"),
+    pytest.param(used_up_before_the_last_peak(), id="used up before the last peak"),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_the_bound_holds_for(case: tuple[Problem, tuple[int, ...], int]) -> None:
     problem, starts, budget = case
     affordable = [cost for peak, cost in outcomes(problem) if peak <= budget * GB]
@@ -277,6 +309,16 @@ def test_the_bound_holds_for(case: tuple[Problem, tuple[int, ...], int]) -> None
     assert affordable
     assert not found.is_infeasible
     assert found.bound_ns <= min(affordable)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_plan_breaks_a_row_of(case: tuple[Problem, tuple[int, ...], int]) -> None:
+    problem, starts, _ = case
+    rows = Rows.of(problem, cut(problem, starts))
+    for kept in all_plans(problem):
+        timeline = simulate_or_none(problem, kept)
+        if timeline is not None and without_idle_anchors(problem, kept) | problem.must_keep == kept:
+            assert not rows.broken(rows.options(kept, frozenset()), timeline, timeline)
 
 
 def cells_alike(count: int) -> tuple[Problem, tuple[int, ...]]:
@@ -321,14 +363,14 @@ def prices_of_steps(draw: st.DrawFn, sizes: Sequence[int]) -> Prices:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(chain_problems(max_choices=6), st.data())
 def test_no_decision_in_a_cell_is_cheaper_than_its_price(made: ChainProblem, data: st.DataObject) -> None:
     problem = replace(made.problem, ops=tuple(replace(op, cost_ns=op.cost_ns * US) for op in made.problem.ops))
     chain = cut(problem, made.starts)
-    cell = chain.cells[data.draw(st.integers(0, len(chain.cells) - 2))] if len(chain.cells) > 1 else chain.cells[0]
+    cell = chain.cells[data.draw(st.integers(0, len(chain.cells) - 1))]
     template = Template(chain.problem, cell, is_last=False)
-    plain_or_late = st.sampled_from([Demand.NONE, Demand.LATE])
+    plain_or_late = st.sampled_from([Demand.NONE, Demand.LATE, Demand.LATE])
     entering = data.draw(plain_or_late) if template.can_demand else Demand.NONE
     leaving = data.draw(plain_or_late) if template.can_be_demanded else Demand.NONE
     sizes = sorted({t.size_bytes for t in problem.tensors if t.size_bytes}) or [GB]
