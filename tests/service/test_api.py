@@ -139,7 +139,7 @@ def test_what_is_done_can_be_fetched(server: Server, folder: Path) -> None:
     while (lease := store.lease("test")) is not None and lease.job.id != job:
         pass
     assert lease is not None
-    assert store.finish(lease, Result(summary={"gap": 0}, plan="plan: 1\n", report="<script>1</script>"))
+    assert store.finish(lease, Result(summary={"gap": 0}, text="", plan="plan: 1\n", report="<script>1</script>"))
     database.close()
     assert {"gap": 0} == server.get(f"/v1/plans/{job}").data["summary"]
     plan = server.get(f"/v1/plans/{job}/plan.yaml")
