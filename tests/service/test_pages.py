@@ -12,6 +12,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("ortools")
 pytest.importorskip("selenium")
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -103,7 +104,12 @@ def wait_for(condition: Callable[[], object], within_s: float = WITHIN_S) -> Non
 
 
 def text(browser: Any, element: str) -> str:
-    return str(browser.find_element(By.ID, element).text)
+    """The text of an element; of the new page, where the old one goes away meanwhile."""
+    while True:
+        try:
+            return str(browser.find_element(By.ID, element).text)
+        except StaleElementReferenceException:
+            continue
 
 
 def complaints(browser: Any) -> list[Any]:
