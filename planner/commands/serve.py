@@ -89,10 +89,7 @@ def serve(
       planner serve --db postgresql://planner@db/planner --host 0.0.0.0 --workers 4
     """
     with imports("planner serve", extra="serve"):
-        import uvicorn
-
-        from planner.service.connections import MOST_CONNECTIONS, SHUTDOWN_S, DeadlineProtocol
-        from planner.service.processes import SETTINGS, LocalWorkers
+        from planner.service.processes import SETTINGS, LocalWorkers, listen
         from planner.service.settings import as_text
         from planner.service.store.database import Database
         from planner.service.store.tokens import TokenStore
@@ -110,17 +107,7 @@ def serve(
         raise ServeError("there is no token yet that could be sent; make one: planner token create NAME --db ...")
     os.environ[SETTINGS] = as_text(settings)
     with LocalWorkers(workers, settings, say):
-        uvicorn.run(
-            "planner.service.processes:application",
-            factory=True,
-            host=host,
-            port=port,
-            workers=processes,
-            server_header=False,
-            http=DeadlineProtocol,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=SHUTDOWN_S,
-        )
+        listen(host, port, processes)
 
 
 @click.command()

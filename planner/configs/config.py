@@ -216,14 +216,14 @@ def report(
         message: What was found and why it matters; no full stop at its end.
         help: What to write instead.
         related: Other settings or places, each with what it has to do with it; None, for a default, is left out.
-        fix: How it can be mended.
+        fix: How it can be mended; one without edits cannot be applied, and is none.
     """
     return Report(
         place=_place(where),
         message=message,
         help=help,
         related=tuple(Related(place=_place(other), message=text) for other, text in related if other is not None),
-        fix=fix,
+        fix=fix if fix is not None and fix.edits else None,
     )
 
 

@@ -11,8 +11,8 @@ from planner.configs.config import Config, Setting
 from planner.configs.dialect import UnknownKeys, Version, parse_version
 from planner.records import record, replace
 
-_MOST_GUESSES = 100  # keys of a config: one with more that are unknown is of something else, and guesses take time
 _LONG_NAME = 8  # characters from which on one wrong character cannot make another word
+_MOST_COMPARED = 200  # unknown keys of one config: more are no slips, and to compare them takes seconds
 _LIKENESS = 0.8  # of difflib, from which on a name is offered as what may have been meant
 # Keys that people add for themselves: anchors of YAML, notes; and our own marks in trees of shell scripts.
 _PRIVATE_PREFIXES = ("x-", "_", ".", "$", "//", "#")
@@ -57,7 +57,7 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
     if config.first(*config.dialect.extended_by) is not None:
         return
     others_may_read = is_extended(config)
-    unread = 0
+    unknown = 0
     for setting in config.settings():
         outer, _, name = setting.key.rpartition(".")
         around = config.dialect.key_schema(outer) if outer else config.dialect.schema
@@ -73,9 +73,12 @@ def _unread(config: Config) -> Iterator[UnreadKey]:
             fate = UnknownKeys.REJECTED
         if fate is UnknownKeys.UNKNOWN:
             continue
-        unread += 1
-        known = around["properties"] if unread <= _MOST_GUESSES else {}
-        key = _unread_key(config, setting, name, fate, known, schema)
+        if schema is not None:
+            key = _lapsed_key(config, setting, fate, schema)
+        elif (unknown := unknown + 1) > _MOST_COMPARED:
+            key = UnreadKey(setting=setting, fate=fate)
+        else:
+            key = _unknown_key(config, setting, name, fate, around["properties"])
         if fate is not UnknownKeys.OPEN:
             yield key
         elif key.is_certain if schema is None else setting.value not in (None, False):  # which ask for nothing
@@ -121,26 +124,23 @@ def is_surely_of(config: Config, framework: str, release: str) -> bool:
     )
 
 
-def _unread_key(
-    config: Config,
-    setting: Setting,
-    name: str,
-    fate: UnknownKeys,
-    known: Mapping[str, Any],
-    schema: Mapping[str, Any] | None,
-) -> UnreadKey:
-    if schema is not None:
-        removed: str = schema.get("x-removed", "")
-        is_gone = bool(removed) and release_of(config, schema) >= parse_version(removed)
-        return UnreadKey(
-            setting=setting,
-            fate=fate,
-            removed_in=removed if is_gone else "",
-            added_in="" if is_gone else schema["x-added"],
-            use=schema.get("x-use", ""),
-            same=schema.get("x-same", False),
-            note=schema.get("x-note", ""),
-        )
+def _lapsed_key(config: Config, setting: Setting, fate: UnknownKeys, schema: Mapping[str, Any]) -> UnreadKey:
+    """A key that another release reads."""
+    removed: str = schema.get("x-removed", "")
+    is_gone = bool(removed) and release_of(config, schema) >= parse_version(removed)
+    return UnreadKey(
+        setting=setting,
+        fate=fate,
+        removed_in=removed if is_gone else "",
+        added_in="" if is_gone else schema["x-added"],
+        use=schema.get("x-use", ""),
+        same=schema.get("x-same", False),
+        note=schema.get("x-note", ""),
+    )
+
+
+def _unknown_key(config: Config, setting: Setting, name: str, fate: UnknownKeys, known: Mapping[str, Any]) -> UnreadKey:
+    """A key that no release reads, with those that may have been meant."""
     from difflib import get_close_matches  # only where something is wrong
 
     written = config.dialect.known_name(name)

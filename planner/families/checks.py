@@ -60,7 +60,7 @@ def check_config(config: Config) -> None:
         ConfigError: for the first key that does not fit.
     """
     for key, value in config.items():
-        if value is None and (key in _MAY_BE_NULL or key not in _LEAST_BY_KEY):
+        if value is None and (key in _MAY_BE_NULL or key not in _NEVER_NULL):
             continue
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if (least := _LEAST_BY_KEY.get(key)) is not None:
@@ -100,6 +100,8 @@ _FLAGS = frozenset(
     }
 )
 _NAMES = frozenset({"hidden_act", "hidden_activation", "activation_function", "activation"})
+# Gemma's files say null for one of the two keys of its activation.
+_NEVER_NULL = (frozenset(_LEAST_BY_KEY) | _PROBABILITIES | _NAMES) - {"hidden_activation"}
 
 
 def check_known(family: str, config: Config) -> None:

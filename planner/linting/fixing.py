@@ -1,6 +1,7 @@
 """Fixes applied to a file's text: those that do not touch each other, then again until nothing is left."""
 
 import re
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 
 from planner.diagnostics import Edit, Finding, Fix, FixSafety
@@ -50,18 +51,44 @@ def is_applicable(fix: Fix, *, unsafe: bool) -> bool:
 
 
 def _compatible(findings: Iterable[Finding], text: str, *, unsafe: bool) -> tuple[list[Finding], tuple[Edit, ...]]:
-    """Findings whose fixes touch no common stretch of this text, the first of the file first, and all their edits."""
+    """Findings whose fixes can be made together, the first of the file first, and all their edits.
+
+    Those cannot that touch a common stretch of this text, or that give two keys one name: misspelt keys may both have
+    been meant for a third one, which must not come twice. The next round decides on the second of them.
+    """
     mended: list[Finding] = []
-    edits: list[Edit] = []
+    edits: dict[Edit, None] = {}  # in the order of the findings
+    taken: list[Edit] = []  # the same, by place
+    given: set[tuple[str, str]] = set()  # names that keys are given, and below which key
     for finding in findings:
         fix = finding.report.fix
         if fix is None or not is_applicable(fix, unsafe=unsafe) or not _is_of(fix.edits, text):
             continue
         new = [edit for edit in fix.edits if edit not in edits]
-        if not any(_touch(edit, other) for edit in new for other in edits):
-            edits += new
+        names = _names_given(finding, new, text)
+        if given.isdisjoint(names) and not any(_touches(edit, taken) for edit in new):
+            given |= names
+            for edit in new:
+                edits[edit] = None
+                insort(taken, edit, key=_place)
             mended.append(finding)
     return mended, tuple(edits)
+
+
+def _names_given(finding: Finding, edits: Iterable[Edit], text: str) -> set[tuple[str, str]]:
+    """The names that edits put in the place of the key that a finding is about, with the dotted key above it."""
+    outer, _, name = finding.report.place.key.rpartition(".")
+    return {(outer, edit.text) for edit in edits if name and text[edit.start : edit.end].strip("\"'-") == name}
+
+
+def _place(edit: Edit) -> tuple[int, int]:
+    return edit.start, edit.end
+
+
+def _touches(edit: Edit, taken: Sequence[Edit]) -> bool:
+    """Whether an edit touches one of others in order, which do not overlap: if so, it touches a neighbour."""
+    at = bisect_left(taken, _place(edit), key=_place)
+    return any(_touch(edit, other) for other in taken[max(at - 1, 0) : at + 1])
 
 
 def _is_of(edits: Sequence[Edit], text: str) -> bool:
@@ -77,9 +104,12 @@ def _touch(one: Edit, other: Edit) -> bool:
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """The text with all edits made; they must not overlap."""
-    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return text
+    parts: list[str] = []
+    end = 0
+    for edit in sorted(edits, key=_place):
+        parts += [text[end : edit.start], edit.text]
+        end = edit.end
+    return "".join((*parts, text[end:]))
 
 
 def diff(path: str, before: str, after: str) -> str:

@@ -174,6 +174,7 @@ class _Checker:
         if not is_meant and (format_of(file.path) is None or self.configuration(file.path).excludes(file.path)):
             return
         try:
+            _check_regular(file.path)
             content = read_bytes(file.path, error_type=ConfigError, max_bytes=MAX_FILE_BYTES)
         except ConfigError as error:
             self.unreadable.append(error)
@@ -280,6 +281,12 @@ def _looks_like_config(text: str, path: str) -> bool:
     from planner.linting.likeness import looks_like  # only where something is wrong
 
     return looks_like(text, path) is not None
+
+
+def _check_regular(path: str) -> None:
+    """Returns unless there is something at the path that need not end, or is never written to."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError("expected a file, found a pipe or a device", path=path, hint="- reads standard input")
 
 
 def _located(error: SourceError, content: bytes, path: str) -> ConfigError:

@@ -18,7 +18,7 @@ from planner.errors import InfeasibleError, PlannerError
 from planner.extras import needs
 from planner.service.confinement import confine, die_with
 from planner.service.problems import ProblemError, problem_of
-from planner.service.requests import PlanQuestion, PlanRequest, request_of, understand
+from planner.service.requests import PlanQuestion, PlanRequest, plan_file, request_of, understand
 
 Say = Callable[[str], None]
 
@@ -26,15 +26,20 @@ Say = Callable[[str], None]
 def main() -> None:
     """Reads the job, solves it and writes what comes of it."""
     die_with(int(sys.argv[1]))
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    job = json.load(sys.stdin)
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        _solve(json.load(sys.stdin), answers)
+
+
+def _solve(job: Mapping[str, Any], answers: TextIO) -> None:
     confine(memory_bytes=job["memory_bytes"], cpu_s=job["cpu_s"])
     allowed = frozenset(job["allowed"])
     request = request_of(job["request"])
     try:
         question = understand(request, allows=allowed.__contains__)
-        _write(answers, {"result": answer(request, question, lambda line: _write(answers, {"progress": line}))})
+        # There is no Ctrl-C for those who watch.
+        say = lambda line: _write(answers, {"progress": line.partition("; Ctrl-C")[0]})  # noqa: E731
+        _write(answers, {"result": answer(request, question, say)})
     except PlannerError as error:
         _write(answers, {"problem": problem_of(error)})
 
@@ -86,7 +91,7 @@ def answer(request: PlanRequest, question: PlanQuestion, say: Say) -> Mapping[st
         why = summarize_infeasible(error, graph, device=profile.name, ways_out=ways)
         texts = {"answer": infeasible_document(why), "text": infeasible_text(why)}
         raise ProblemError({**problem_of(error), **texts}) from error
-    plan, name = outcome.plan, f"{request.name.removesuffix('.yaml')}.plan.yaml"
+    plan, name = outcome.plan, plan_file(request.name)
     summary = summary_of(plan, outcome, graph, memory_bytes=profile.memory_bytes, trace_s=trace_s, path=Path(name))
     report = report_on(plan, graph, profile, plan_file=name, spec_file=request.name, trace_s=trace_s)
     return {

@@ -9,6 +9,39 @@ from planner.service.redaction import without_paths
 
 MEDIA_TYPE = "application/problem+json"
 
+# How OpenAPI documents are told of them.
+PROBLEM_ANSWER: dict[str, Any] = {
+    "description": "Why not: a problem document (RFC 9457) whose `detail` is what the command line says.",
+    "content": {
+        MEDIA_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "detail": {"type": "string"},
+                    "line": {"type": ["integer", "null"], "description": "Of the spec, from 1."},
+                    "column": {"type": ["integer", "null"]},
+                    "key": {"type": ["string", "null"], "examples": ["batch.sequence_length"]},
+                    "hint": {"type": ["string", "null"]},
+                },
+            },
+            "example": {
+                "type": "about:blank",
+                "title": "The input cannot be used",
+                "status": 422,
+                "detail": "spec:2: batch.sequence_length: expected a positive integer, found 'no'",
+                "line": 2,
+                "column": 24,
+                "key": "batch.sequence_length",
+                "hint": None,
+            },
+        }
+    },
+}
+
 
 class ProblemError(PlannerError):
     """A problem that is known as its document."""

@@ -9,14 +9,16 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
+import uvicorn
 from fastapi import FastAPI
 
 from planner.service.app import create_app
 from planner.service.confinement import die_with
+from planner.service.connections import MOST_CONNECTIONS, SHUTDOWN_S, DeadlineProtocol
 from planner.service.settings import Settings, as_text, from_text
 from planner.service.store.database import Database
 from planner.service.store.jobs import JobStore
-from planner.service.worker import Log, Worker
+from planner.service.worker import SOLVER, Log, Worker
 
 SETTINGS = "PLANNER_SERVICE_SETTINGS"  # the environment variable that processes get theirs in
 _RESTART_S = 2.0  # before a worker that died is started again
@@ -31,10 +33,25 @@ def application() -> FastAPI:
     return create_app(from_text(os.environ[SETTINGS]), _say)
 
 
-def work(settings: Settings, log: Log) -> None:
-    """Takes and solves jobs until SIGTERM or Ctrl-C, which put the one in work back."""
+def listen(host: str, port: int, processes: int) -> None:
+    """Answers requests until SIGTERM or Ctrl-C, with the settings in the environment."""
+    uvicorn.run(
+        "planner.service.processes:application",
+        factory=True,
+        host=host,
+        port=port,
+        workers=processes,
+        server_header=False,
+        http=DeadlineProtocol,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+
+
+def work(settings: Settings, log: Log, solver: Sequence[str] = SOLVER) -> None:
+    """Takes jobs until SIGTERM or Ctrl-C, which put the one in work back; see `Worker`."""
     database = Database(settings.database)
-    worker = Worker(JobStore(database), settings, log)
+    worker = Worker(JobStore(database), settings, log, solver)
 
     def stop(signum: int, frame: FrameType | None) -> None:
         worker.stop()

@@ -119,9 +119,7 @@ class Guard:
             await self._app(scope, _Body(receive, self._settings).receive, send_guarded)
         except Exception as error:
             self._log(f"{scope['method']} {one_line(scope['path'])}: {fault(error)}")
-            if (
-                not has_begun
-            ):  # else the server ends the connection, by which the client knows that something is missing
+            if not has_begun:  # else the connection's end says that something is missing
                 await _refuse(send_guarded, problem(500, "A fault of the server", "what went wrong is in its log"))
 
     def _refused(self, scope: Scope) -> tuple[Mapping[str, Any], Mapping[str, str]] | None:

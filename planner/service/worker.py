@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
@@ -30,6 +30,7 @@ from planner.service.store.jobs import LEASE_S, JobStore, Lease, Result
 T = TypeVar("T")
 Log = Callable[[str], None]
 
+SOLVER = (sys.executable, "-m", "planner.service.child")
 POLL_S = 0.5  # between looks for a job
 RENEW_S = LEASE_S / 6  # several tries before a lease runs out
 RETRY_S = 1.0  # while the database is away
@@ -50,7 +51,9 @@ class _Outcome:
 class Worker:
     """Takes jobs until it is told to stop."""
 
-    def __init__(self, store: JobStore, settings: Settings, log: Log) -> None:
+    def __init__(self, store: JobStore, settings: Settings, log: Log, solver: Sequence[str] = SOLVER) -> None:
+        """Takes nothing yet. `solver` is the command that solves a job; it is given the worker's process id."""
+        self._solver = solver
         self._store = store
         self._settings = settings
         self._log = log
@@ -76,7 +79,7 @@ class Worker:
 
     def _work(self, lease: Lease) -> None:
         self._log(f"job {lease.job.id}: attempt {lease.attempt}")
-        with _Child(lease.job.request, self._settings) as child:
+        with _Child(self._solver, lease.job.request, self._settings) as child:
             outcome = self._watch(child, lease)
         self._log(f"job {lease.job.id}: {self._bring_back(lease, outcome)}")
 
@@ -160,7 +163,8 @@ class _StoppedError(Exception):
 class _Child:
     """The process that solves a job, with its limits; leaving the context ends it."""
 
-    def __init__(self, request: Mapping[str, Any], settings: Settings) -> None:
+    def __init__(self, solver: Sequence[str], request: Mapping[str, Any], settings: Settings) -> None:
+        self._command = [*solver, str(os.getpid())]
         self._limits = settings.limits
         self._job = json.dumps(
             {
@@ -175,7 +179,7 @@ class _Child:
 
     def __enter__(self) -> "_Child":
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "planner.service.child", str(os.getpid())],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -241,13 +245,7 @@ class _Child:
 
 
 # What Python, C++ and torch say, in turn, when they are refused memory.
-_OUT_OF_MEMORY = (
-    "MemoryError",
-    "bad_alloc",
-    "can't allocate memory",
-    "Cannot allocate memory",
-    "can't start new thread",
-)
+_OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "can't start new thread")
 
 
 def _parts(file: IO[str]) -> Iterator[str]:

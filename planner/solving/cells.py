@@ -11,8 +11,9 @@ backward in which its saved tensors are unpacked: its *window*. Every tensor has
 Two cells between which there is more than one link that a plan may keep or not are one cell: some of these could be
 kept and others not, which options do not tell apart.
 
-What is held from forward counts for the cell that it is internal to; a link counts for the cell it enters. Cells of
-one *template* are alike in all that a decision depends on, so an option for one is an option for all of them.
+What is held from forward counts for the cell that it is internal to; a link counts for the cell it enters. A shared
+tensor counts for none: what it takes under any plan is memory that no plan changes (`Chain.problem`). Cells of one
+*template* are alike in all that a decision depends on, so an option for one is an option for all of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,6 +93,7 @@ class Chain:
     """The cells of a problem in forward order.
 
     Attributes:
+        problem: the step, where what shared tensors take under any plan counts as what no plan changes.
         cells: at least one.
         shared: the tensors that belong to no cell.
         forward_base_bytes: per cell, what no plan changes at its forward moment; 0 if it has none.
@@ -102,6 +104,7 @@ class Chain:
         backward_passed_ns: per cell, the time from the first unpack to the end of its window.
     """
 
+    problem: Problem
     cells: tuple[Cell, ...]
     shared: frozenset[int]
     forward_base_bytes: tuple[int, ...]
@@ -173,6 +176,7 @@ def cut(problem: Problem, starts: Iterable[int]) -> Chain:
         if not many:
             break
         bounds = [bound for bound in bounds if bound not in many]
+    problem = _with_shared(problem, shared)
     cells = _with_forward_moments(problem, cells)
     templates: dict[object, int] = {}
     cells = [
@@ -181,6 +185,7 @@ def cut(problem: Problem, starts: Iterable[int]) -> Chain:
         for c in cells
     ]
     return Chain(
+        problem=problem,
         cells=tuple(cells),
         shared=shared,
         forward_base_bytes=tuple(_at_forward_moment(problem, cell) for cell in cells),
@@ -279,6 +284,24 @@ def _behind(problem: Problem, shared: Iterable[int]) -> set[int]:
         found |= fresh
         stack += fresh
     return found
+
+
+def _with_shared(problem: Problem, shared: Iterable[int]) -> Problem:
+    """The same step with what these tensors take under any plan in `base_bytes`.
+
+    What autograd saves is held until its last release: from its first unpack on, kept or replayed; if every plan keeps
+    it on the device, from the end of its life in forward.
+    """
+    change = [0] * (len(problem.base_bytes) + 1)
+    for tensor in (problem.tensors[index] for index in shared if problem.tensors[index].uses):
+        start = tensor.free_step
+        if not tensor.must_keep or tensor.packing is not None:
+            start = max(start, tensor.first_unpack + 1)  # in the step itself, others may be replayed before it
+        if start < tensor.last_release:
+            change[start] += tensor.size_bytes
+            change[tensor.last_release] -= tensor.size_bytes
+    base_bytes = tuple(base + added for base, added in zip(problem.base_bytes, accumulate(change), strict=False))
+    return replace(problem, base_bytes=base_bytes)
 
 
 def _with_forward_moments(problem: Problem, cells: Sequence[Cell]) -> list[Cell]:

@@ -27,7 +27,7 @@ _FILLS = (16, 53)
 # Fewer where tensors may leave: each is looked for once for every share of `_COPY_SHARES`.
 _LINK_FILLS = (8,)
 # A plan is first looked for this close above the bound, then with ever more room.
-_SLACKS = (0.002, 0.02, 0.2, 10.0)
+_SLACKS = (0.0005, 0.002, 0.02, 0.2, 10.0)
 # Bisection for the lowest peak ends when its range is this part of the peak; what is replayed hardly matters meanwhile.
 _PEAK_TOLERANCE = 1e-3
 _PEAK_GAP = 0.1
@@ -45,6 +45,10 @@ _MOST_LINK_PARTIAL = 2_000
 _COPY_SHARES = (0.0, 0.75, 1.0, 1.5)
 # ... of those alike otherwise the ones that copy least: a ns of copies costs so much.
 _TIE = 0.001
+# The bound may miss the program's value by this part of the gap asked for.
+_TOLERANCE_SHARE = 1 / 4
+# Rounded rows are added so many times to the program where its value leaves a gap to the plan.
+_ROUNDINGS = 4
 # Options are generated for at most this part of the time; the rest is for putting a plan together.
 _GENERATING_SHARE = 0.8
 
@@ -107,7 +111,8 @@ class ChainSolver:
         copies_ns = [problem.link.copy_ns(t.size_bytes) for t in problem.tensors if t.packing and problem.link]
         last = chain.cells[-1].template
         templates = {
-            cell.template: Template(problem, cell, is_last=cell.template == last) for cell in reversed(chain.cells)
+            cell.template: Template(chain.problem, cell, is_last=cell.template == last)
+            for cell in reversed(chain.cells)
         }
         self._pool = Pool(
             chain,
@@ -115,7 +120,7 @@ class ChainSolver:
             replay_ns=sum(op.cost_ns for op in problem.ops),
             copy_ns=sum(copies_ns),
             host_budget_bytes=problem.link.budget_bytes if problem.link else 0,
-            size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
+            sizes_bytes=[tensor.size_bytes for tensor in problem.tensors],
         )
         self._shared = frozenset(index for index in chain.shared if problem.tensors[index].may_keep)
 
@@ -143,14 +148,16 @@ class ChainSolver:
         with suppress(OutOfTime):
             self._pool.prepare(generating)
         pool = self._pool.copy()  # the answer for a budget does not depend on those asked before
-        first = _relax(pool, budget_bytes, gap=gap, deadline=PAST)
+        tolerance = gap * _TOLERANCE_SHARE
+        first = Master(pool, budget_bytes).relax(tolerance=tolerance, deadline=PAST)
         best = Decomposed(kept=None, timeline=None, bound_ns=0)
         if first.excess_bytes < 1:  # an early plan, for who does not wait for a better one
             best = self._plan(first, budget_bytes, 0, deadline=deadline)
         yield best
         if not pool.is_prepared:
             return
-        relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)
+        master = Master(pool, budget_bytes)
+        relaxed = master.relax(tolerance=tolerance, deadline=generating)
         bound_ns = max(0, round(relaxed.bound_ns))
         if bound_ns > self._pool.most_ns:  # no plan adds so much: the excess does
             yield Decomposed(kept=None, timeline=None, bound_ns=self._pool.most_ns, is_infeasible=True)
@@ -160,14 +167,23 @@ class ChainSolver:
         for parts in _LINK_FILLS if self._problem.link else _FILLS:
             with suppress(OutOfTime):
                 _fill(pool, relaxed, parts, deadline=generating)
-            relaxed = _relax(pool, budget_bytes, gap=gap, deadline=generating)
+            # With so many more options, a new program is solved sooner than the old one from its last basis.
+            master = Master(pool, budget_bytes, master.binding)
+            relaxed = master.relax(tolerance=tolerance, deadline=generating)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
             found = self._plan(relaxed, budget_bytes, bound_ns, deadline=deadline)
             best = _cheaper(best, found)
             yield best
-            if found.timeline is None or best.timeline is None or _is_within(best.timeline, bound_ns, gap):
+            if found.timeline is None:
                 break
-            if time.monotonic() > generating:
+            for _ in range(_ROUNDINGS):
+                if _is_within(best, gap) or not master.tighten():
+                    break
+                relaxed = master.relax(tolerance=tolerance, deadline=generating)
+                bound_ns = max(bound_ns, round(relaxed.bound_ns))
+                best = replace(best, bound_ns=bound_ns)
+                yield best
+            if _is_within(best, gap) or time.monotonic() > generating:
                 break
 
     def lowest_peak(
@@ -319,8 +335,8 @@ def _link_room(problem: Problem, chain: Chain, budget_bytes: int, host_price: fl
     )
 
 
-def _is_within(timeline: Timeline, bound_ns: int, gap: float) -> bool:
-    return timeline.added_ns * (1 - gap) <= bound_ns
+def _is_within(found: Decomposed, gap: float) -> bool:
+    return found.timeline is not None and found.timeline.added_ns * (1 - gap) <= found.bound_ns
 
 
 def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
@@ -329,10 +345,6 @@ def _cheaper(first: Decomposed, second: Decomposed) -> Decomposed:
     plans = [one for one in (first, second) if one.timeline is not None]
     best = min(plans, key=lambda one: one.timeline.added_ns if one.timeline else 0, default=second)
     return replace(best, bound_ns=bound_ns)
-
-
-def _relax(pool: Pool, budget_bytes: int, *, gap: float, deadline: float) -> Relaxed:
-    return Master(pool, budget_bytes).relax(tolerance=gap / 4, deadline=deadline)
 
 
 def _copies_ns(shares: Mapping[Option, float]) -> tuple[int, ...]:

@@ -14,9 +14,8 @@ Legend
                 N[j] + Σ moment[o]·x[j,o] + F[j] ≤ B
                 Σ (held[o] − outliving[o])·x[j,o] + E ≤ B                  E: what no plan changes when forward ends
     and for every cell but the last
-                S[j] + Σ (first_peak[o] − relief[j])·x[j,o] + W[j] ≤ B     relief only where o demands what enters, and
-                                                                           may have done so before its window
-                S[j] + Σ (peak[o] − relief[j])·x[j,o] + W[j] ≤ B           relief only where o demands what enters
+                S[j] + Σ window[o,j]·x[j,o] + W[j] ≤ B                     window: `Option.window_bytes`, the peak with
+                                                                           relief where o demands what enters
     and for the last
                 S[last] + Σ first_peak[o]·x[last,o] + W[last] ≤ B
                 S[last] + Σ last[o]·x[last,o] + Σ (early[o] − held[o])·x[j,o] + W[last] ≤ B     over o demanded EARLY
@@ -32,21 +31,25 @@ Legend
                                                                            cell j's window
                 Σ host[o]·x[j,o] ≤ the host budget
 
+    and, where shares of options leave the bound too low, rows of windows in steps; see `planner.solving.rounding`
+
 Options are generated where the duals (the price of a byte at each moment) say that one could help; when none can, the
 value of the program is a bound for every plan. What the bound assumes and leaves out is only ever in a plan's favour:
-shared tensors cost nothing, and a replay that runs back through several cells meets no limit but the last cell's.
+shared tensors take what they do under any plan, and a replay that runs back through several cells meets no limit but
+the last cell's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ortools.linear_solver import pywraplp
 
 from planner.solving.cells import Chain, Demand
 from planner.solving.deadline import OutOfTime, check
-from planner.solving.options import Option, Prices, Template
+from planner.solving.options import Amount, Option, Prices, Stairs, Template
+from planner.solving.rounding import RoundedRow, Rounding, broken_rows
 
 # The program counts bytes in GB and time in thousandths of all that a plan could add, so that its numbers are near 1.
 _GB = 1e9
@@ -62,6 +65,9 @@ _FIRST_HELD_PRICES = (1000.0, 1.0, 0.35, 2.5, 0.1, 20.0, 0.5, 1.5, 0.2, 5.0, 0.7
 _FIRST_PEAK_PRICES = (0.3, 1.0, 3.0)
 # Shares of a ns that a ns of copies, each way, costs in the first options that use the link.
 _FIRST_COPY_PRICES = (0.05, 0.2, 0.5)
+
+# So many rounded rows are added at a time, those that the answer breaks by most bytes.
+_ROUNDED_ROWS = 24
 
 _CHAINED = (
     (Demand.LATE, Demand.NONE),
@@ -88,7 +94,7 @@ class Pool:
         chain: the cells.
         templates: by name, as the cells name them.
         replay_ns, copy_ns: of all ops, and of all tensors that may lie on the host.
-        size_bytes: of all tensors.
+        sizes_bytes: of the tensors.
         host_budget_bytes: what the host has room for.
 
     Attributes:
@@ -102,7 +108,7 @@ class Pool:
         *,
         replay_ns: int,
         copy_ns: int,
-        size_bytes: int,
+        sizes_bytes: Sequence[int],
         host_budget_bytes: int,
     ) -> None:
         self.host_budget_bytes = host_budget_bytes
@@ -110,7 +116,8 @@ class Pool:
         self.templates = templates
         self.most_ns = replay_ns + 2 * copy_ns  # no plan adds more
         self.relief_bytes = (0,) * len(chain.cells)
-        self._price_ns = replay_ns / max(1, size_bytes)
+        self.sizes_bytes = frozenset(sizes_bytes)
+        self._price_ns = replay_ns / max(1, sum(sizes_bytes))
         self._has_link = copy_ns > 0
         self._options: dict[int, dict[Option, None]] = {name: {} for name in templates}
         self.is_prepared = False
@@ -167,6 +174,22 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A row of the program: of the peak in a cell's window, or in the first part of the last one's."""
+
+    place: int
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedWindow:
+    """The same row in steps; see `planner.solving.rounding`."""
+
+    window: Window
+    row: RoundedRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """An option in a cell, and how much dearer a plan with it is than the bound, in ns."""
 
@@ -198,9 +221,15 @@ class Relaxed:
 
 
 class Master:
-    """The linear program for one budget; options found are added to the pool."""
+    """The linear program for one budget; options found are added to the pool.
 
-    def __init__(self, pool: Pool, budget_bytes: int) -> None:
+    Args:
+        pool: the options so far.
+        budget_bytes: limit at every moment.
+        rounded: rounded rows to begin with, found for the same budget.
+    """
+
+    def __init__(self, pool: Pool, budget_bytes: int, rounded: Iterable["RoundedWindow"] = ()) -> None:
         self._pool = pool
         self._unit_ns = max(1, pool.most_ns) / _TIME_PARTS
         self._cells = pool.chain.cells
@@ -219,17 +248,17 @@ class Master:
         self._hold = [self._lp.Constraint(0, 0) for _ in self._cells]
         self._hold_forward = [self._lp.Constraint(0, 0) for _ in self._cells]
         rooms = [(budget_bytes - base) / _GB for base in pool.chain.window_start_bytes]
-        self._first = [self._lp.Constraint(-infinity, room) for room in rooms]
         self._peak = [self._lp.Constraint(-infinity, room) for room in rooms]
+        self._first = self._lp.Constraint(-infinity, rooms[-1])
         self._flow = {demand: [self._lp.Constraint(0, 0) for _ in self._cells[1:]] for demand in Demand if demand}
         for j in range(len(self._cells)):
             self._hold[j].SetCoefficient(held[j + 1], 1)
             self._hold[j].SetCoefficient(held[j], -1)
             self._hold_forward[j].SetCoefficient(new[j + 1], 1)
             self._hold_forward[j].SetCoefficient(new[j], -1)
-            for row in (self._first[j], self._peak[j]):
-                row.SetCoefficient(held[j], 1)
-                row.SetCoefficient(self._excess, -1)
+        for row, bytes_held in zip((*self._peak, self._first), (*held[:-1], held[-2]), strict=True):
+            row.SetCoefficient(bytes_held, 1)
+            row.SetCoefficient(self._excess, -1)
         self._moment = []
         for bytes_new, base in zip(new, pool.chain.forward_base_bytes, strict=False):
             row = self._lp.Constraint(-infinity, (budget_bytes - base) / _GB)
@@ -239,7 +268,11 @@ class Master:
         self._end = self._lp.Constraint(-infinity, (budget_bytes - pool.chain.forward_end_bytes) / _GB)
         self._end.SetCoefficient(self._excess, -1)
         self._columns: list[dict[Option, Any]] = [{} for _ in self._cells]
+        self._budget_bytes = budget_bytes
+        self._rounded: dict[RoundedWindow, Any] = {}
         self._add_link(pool.chain)
+        for window in rounded:
+            self._add_rounded(window)
 
     def _add_link(self, chain: Chain) -> None:
         infinity = self._lp.infinity()
@@ -267,6 +300,56 @@ class Master:
             self._back[j].SetCoefficient(coming[j + 1], 1)
             self._back[j].SetCoefficient(waits[1], -1)
             self._back[j].SetCoefficient(demanded, -1)
+
+    def tighten(self) -> bool:
+        """Add rounded rows that the last answer breaks; say whether there are any. No plan breaks them."""
+        binding = {Window(place=j): None for j, row in enumerate(self._peak) if row.dual_value() < -_NOISE}
+        if self._first.dual_value() < -_NOISE:
+            binding[Window(place=self._last, is_first=True)] = None
+        binding |= {rounded.window: None for rounded in self.binding}
+        found = [(broken_bytes, window, row) for window in binding for broken_bytes, row in self._broken(window)]
+        found.sort(key=lambda one: -one[0])
+        before = len(self._rounded)
+        for _, window, row in found[:_ROUNDED_ROWS]:
+            self._add_rounded(RoundedWindow(window=window, row=row))
+        return len(self._rounded) > before
+
+    @property
+    def binding(self) -> tuple["RoundedWindow", ...]:
+        """The rounded rows that the last answer is up against."""
+        return tuple(rounded for rounded, row in self._rounded.items() if row.dual_value() < -_NOISE)
+
+    def _broken(self, window: "Window") -> list[tuple[float, RoundedRow]]:
+        """The rounded forms of a window's row that the last answer breaks."""
+        shares: list[dict[int, float]] = []
+        for j in range(window.place + 1):
+            terms: dict[int, float] = {}
+            for option, share in self._columns[j].items():
+                if share.solution_value() > _NOISE:
+                    size_bytes = self._term_bytes(window, j, option)
+                    terms[size_bytes] = terms.get(size_bytes, 0.0) + share.solution_value()
+            shares.append(terms)
+        return broken_rows(
+            shares,
+            [*(cell.template for cell in self._cells[: window.place]), "its own window"],
+            self._budget_bytes - self._pool.chain.window_start_bytes[window.place],
+            rises_bytes=self._pool.sizes_bytes,
+        )
+
+    def _add_rounded(self, rounded: "RoundedWindow") -> None:
+        if rounded in self._rounded:
+            return
+        rounding = rounded.row.rounding
+        row = self._lp.Constraint(-self._lp.infinity(), rounded.row.most_steps)
+        # No step costs less: over the budget, this row allows no less than the one that it comes from.
+        row.SetCoefficient(self._excess, -_GB / (rounding.rise_bytes - rounding.free_bytes))
+        self._rounded[rounded] = row
+        for j in range(rounded.window.place + 1):
+            for option, share in self._columns[j].items():
+                row.SetCoefficient(share, self._steps(rounded, j, option))
+
+    def _steps(self, rounded: "RoundedWindow", j: int, option: Option) -> float:
+        return rounded.row.steps(j, self._term_bytes(rounded.window, j, option)) if j <= rounded.window.place else 0.0
 
     def relax(self, *, tolerance: float, deadline: float) -> Relaxed:
         """Generate options until the bound is within the tolerance of the program's value, or the deadline passes."""
@@ -306,7 +389,7 @@ class Master:
     def _peak_prices(self, duals: "_Duals") -> dict[int, frozenset[float]]:
         found: dict[int, set[float]] = {}
         for j, cell in enumerate(self._cells):
-            prices = duals.prices(j, Demand.NONE, Demand.NONE)
+            prices = self._prices(duals, j, Demand.NONE, Demand.NONE)
             found.setdefault(cell.template, set()).add(prices.peak + prices.first_peak)
         return {template: frozenset({min(prices), max(prices)}) for template, prices in found.items()}
 
@@ -348,14 +431,11 @@ class Master:
         self._hold_forward[j].SetCoefficient(share, (option.lasting_bytes - option.held_bytes) / _GB)
         self._moment[j].SetCoefficient(share, option.moment_bytes / _GB)
         self._end.SetCoefficient(share, (option.held_bytes - option.outliving_bytes) / _GB)
-        first_bytes = option.first_peak_bytes - self._first_relief(j, option.entering, option.leaving)
-        self._first[j].SetCoefficient(share, first_bytes / _GB)
-        if j == self._last and option.entering.is_demanded:
-            is_late = option.entering is Demand.LATE
-            peak_bytes = option.first_peak_bytes if is_late else option.later_peak_bytes
-        else:
-            peak_bytes = option.peak_bytes - self._relief(j, option.entering)
-        self._peak[j].SetCoefficient(share, peak_bytes / _GB)
+        self._peak[j].SetCoefficient(share, self._term_bytes(Window(place=j), j, option) / _GB)
+        if j == self._last:
+            self._first.SetCoefficient(share, option.first_peak_bytes / _GB)
+        for rounded, row in self._rounded.items():
+            row.SetCoefficient(share, self._steps(rounded, j, option))
         self._add_copies(j, option, share)
         if option.entering:
             self._flow[option.entering][j - 1].SetCoefficient(share, -1)
@@ -375,12 +455,21 @@ class Master:
         self._demanded.SetCoefficient(share, (hiding_ns - option.replay_ns) / self._unit_ns)
         self._host.SetCoefficient(share, option.host_bytes / _GB)
 
+    def _term(self, window: Window, j: int, entering: Demand, leaving: Demand) -> Amount:
+        """What options of a cell put into the row of a window: of the same cell, or of a later one."""
+        if j < window.place:
+            is_early = window.place == self._last and not window.is_first and leaving is Demand.EARLY
+            return Amount.EARLY if is_early else Amount.HELD
+        if j < self._last or not entering.is_demanded:
+            return Amount.PEAK
+        return Amount.FIRST_PEAK if window.is_first or entering is Demand.LATE else Amount.LATER_PEAK
+
+    def _term_bytes(self, window: Window, j: int, option: Option) -> int:
+        term = self._term(window, j, option.entering, option.leaving)
+        return option.amount_bytes(term, self._relief(j, option.entering))
+
     def _relief(self, j: int, entering: Demand) -> int:
         return self._pool.relief_bytes[j] if entering.is_demanded and j < self._last else 0
-
-    def _first_relief(self, j: int, entering: Demand, leaving: Demand) -> int:
-        """Before its window the cell may have demanded what enters only if what leaves was demanded then."""
-        return self._relief(j, entering) if leaving.is_demanded else 0
 
     def _generate(self, duals: "_Duals", value_ns: float, *, with_chains: bool, deadline: float) -> tuple[float, bool]:
         """Price every cell; the sum of the lowest reduced costs in ns, and whether any option is new."""
@@ -391,7 +480,8 @@ class Master:
             template = self._pool.templates[cell.template]
             lowest_here = 0.0
             for entering, leaving in self._possible(j) if with_chains else _PLAIN:
-                priced = template.price(duals.prices(j, entering, leaving), entering, leaving, deadline=deadline)
+                prices = self._prices(duals, j, entering, leaving)
+                priced = template.price(prices, entering, leaving, deadline=deadline)
                 if priced is None:
                     continue
                 option = priced.option
@@ -423,12 +513,24 @@ class Master:
             and (leaving is not Demand.UNUSED or self._pool.templates[self._cells[j + 1].template].can_leave_unused)
         )
 
+    def _prices(self, duals: "_Duals", j: int, entering: Demand, leaving: Demand) -> Prices:
+        stairs: dict[tuple[Amount, Rounding, int], float] = {}
+        for rounded, price_ns in duals.steps_ns.items():
+            if j <= rounded.window.place:
+                term = self._term(rounded.window, j, entering, leaving)
+                key = (term, rounded.row.rounding, rounded.row.references_bytes[j])
+                stairs[key] = stairs.get(key, 0.0) + price_ns
+        return replace(
+            duals.prices(j, entering, leaving, relief_bytes=self._relief(j, entering)),
+            stairs=tuple(
+                Stairs(amount=amount, rounding=rounding, reference_bytes=reference_bytes, price_ns=price_ns)
+                for (amount, rounding, reference_bytes), price_ns in stairs.items()
+            ),
+        ).rounded()
+
     def _reduced(self, duals: "_Duals", j: int, option: Option, price: Callable[[Prices], float]) -> float:
         """The reduced cost in ns of an option (or of anything with such demands) in a cell."""
-        prices = duals.prices(j, option.entering, option.leaving)
-        reduced = price(prices) - duals.one_ns[j]
-        reduced -= prices.peak * self._relief(j, option.entering)
-        reduced -= prices.first_peak * self._first_relief(j, option.entering, option.leaving)
+        reduced = price(self._prices(duals, j, option.entering, option.leaving)) - duals.one_ns[j]
         if option.entering:
             reduced += duals.flow_ns[option.entering][j - 1]
         if option.leaving:
@@ -445,8 +547,9 @@ class _Duals:
     hold_forward: Sequence[float]
     end: float
     moment: Sequence[float]
-    first: Sequence[float]
+    first: float
     peak: Sequence[float]
+    steps_ns: Mapping["RoundedWindow", float]
     flow_ns: Mapping[Demand, Sequence[float]]
     leave: Sequence[float]
     out: Sequence[float]
@@ -466,8 +569,9 @@ class _Duals:
             hold_forward=tuple(max(0.0, price) for price in values(master._hold_forward, per_byte)),
             end=max(0.0, -master._end.dual_value() * per_byte),
             moment=tuple(max(0.0, -price) for price in values(master._moment, per_byte)),
-            first=tuple(max(0.0, -price) for price in values(master._first, per_byte)),
+            first=max(0.0, -master._first.dual_value() * per_byte),
             peak=tuple(max(0.0, -price) for price in values(master._peak, per_byte)),
+            steps_ns={one: -master._rounded[one].dual_value() * master._unit_ns for one in master.binding},
             flow_ns={demand: values(rows, master._unit_ns) for demand, rows in master._flow.items()},
             leave=tuple(max(0.0, price) for price in values(master._leave, 1.0)),
             out=tuple(max(0.0, -price) for price in values(master._out, 1.0)),
@@ -476,7 +580,7 @@ class _Duals:
             host=max(0.0, -master._host.dual_value() * per_byte),
         )
 
-    def prices(self, j: int, entering: Demand, leaving: Demand) -> Prices:
+    def prices(self, j: int, entering: Demand, leaving: Demand, *, relief_bytes: int) -> Prices:
         """The price of a byte in a cell."""
         is_last = j == len(self.peak) - 1
         is_late = is_last and entering is Demand.LATE
@@ -487,7 +591,7 @@ class _Duals:
             end=self.end,
             moment=self.moment[j],
             peak=0.0 if is_late or is_early else self.peak[j],
-            first_peak=self.first[j] + (self.peak[j] if is_late else 0.0),
+            first_peak=(self.first if is_last else 0.0) + (self.peak[j] if is_late else 0.0),
             later_peak=self.peak[j] if is_early else 0.0,
             early=self.peak[-1] if leaving is Demand.EARLY else 0.0,
             out=self.leave[j],
@@ -497,4 +601,5 @@ class _Duals:
             host=self.host,
             replay=max(0.0, 1.0 - self.come[j] - self.back[j]),
             demanded_replay=max(0.0, 1.0 - sum(self.back)),
-        ).rounded()
+            relief_bytes=relief_bytes,
+        )

@@ -6,7 +6,7 @@ exactly, and so also proves that no other decision in the cell is cheaper at tho
 
 import math
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -19,6 +19,7 @@ from planner.solving.cells import Cell, Demand, LocalProblem, local_problem
 from planner.solving.deadline import NEVER, OutOfTime
 from planner.solving.interruptible import run
 from planner.solving.model import RetentionModel, Windows, negation, replay_windows
+from planner.solving.rounding import Rounding
 
 # CP-SAT optimizes integers: prices are in 1/1000 ns, and a peak is counted in units of 64 KiB, rounded down.
 _NS_PARTS = 1_000
@@ -31,6 +32,26 @@ _CELL_WORK = 5.0
 _WORK_DONE = 0.9
 # Prices are told apart to this many significant digits: the solver's duals carry noise beyond it.
 _PRICE_DIGITS = 7
+
+
+class Amount(Enum):
+    """What of an option is counted in steps; see `Prices`."""
+
+    HELD = "held"
+    EARLY = "early"
+    PEAK = "peak"
+    FIRST_PEAK = "first peak"
+    LATER_PEAK = "later peak"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stairs:
+    """A price in ns of each step that an amount comes to beyond a reference."""
+
+    amount: Amount
+    rounding: Rounding
+    reference_bytes: int
+    price_ns: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +73,8 @@ class Prices:
         host: a byte on the host.
         replay, demanded_replay: a ns of replays, where links that leave are not demanded, and where they are. Less
             than 1 where copies back run meanwhile that would be waited for.
+        relief_bytes: taken off the peak once the links that enter have been demanded; see `Option.window_bytes`.
+        stairs: prices of steps.
     """
 
     held: float
@@ -69,10 +92,14 @@ class Prices:
     host: float = 0.0
     replay: float = 1.0
     demanded_replay: float = 1.0
+    relief_bytes: int = 0
+    stairs: tuple[Stairs, ...] = ()
 
     def rounded(self) -> "Prices":
         """The same prices without the noise of floating point."""
-        return Prices(**{price.name: _round(getattr(self, price.name)) for price in fields(self)})
+        given = {price.name: getattr(self, price.name) for price in fields(self)}
+        rounded: dict[str, Any] = {name: _round(price) for name, price in given.items() if isinstance(price, float)}
+        return replace(self, **rounded, stairs=tuple(replace(s, price_ns=_round(s.price_ns)) for s in self.stairs))
 
     def of_replay(self, leaving: Demand) -> float:
         """The price of a ns of replays."""
@@ -130,17 +157,43 @@ class Option:
         """The most in its window."""
         return max(self.first_peak_bytes, self.later_peak_bytes)
 
+    def window_bytes(self, relief_bytes: int) -> int:
+        """The most in its window if the replays that it demands relieve it of so many bytes.
+
+        Before its window it may have demanded what enters only if what leaves was demanded then.
+        """
+        before_bytes = relief_bytes if self.leaving.is_demanded else 0
+        return max(self.first_peak_bytes - before_bytes, self.later_peak_bytes - relief_bytes)
+
+    def amount_bytes(self, amount: Amount, relief_bytes: int) -> int:
+        """So many bytes; relief is of the peak in all of its window."""
+        match amount:
+            case Amount.HELD:
+                return self.held_bytes
+            case Amount.EARLY:
+                return self.early_bytes
+            case Amount.PEAK:
+                return self.window_bytes(relief_bytes)
+            case Amount.FIRST_PEAK:
+                return self.first_peak_bytes
+            case Amount.LATER_PEAK:
+                return self.later_peak_bytes
+
     def price_ns(self, prices: Prices) -> float:
         """What the option costs at these prices."""
         held = self.held_bytes * (prices.held - prices.early) + self.early_bytes * prices.early
         held += (self.held_bytes - self.lasting_bytes) * prices.forward
         held += (self.held_bytes - self.outliving_bytes) * prices.end + self.moment_bytes * prices.moment
-        peaks = self.peak_bytes * prices.peak + self.first_peak_bytes * prices.first_peak
+        peaks = self.window_bytes(prices.relief_bytes) * prices.peak + self.first_peak_bytes * prices.first_peak
         link = self.out_ns * prices.out + self.copy_ns * prices.back
         link += self.out_inside_ns * prices.out_inside + self.back_inside_ns * prices.back_inside
         replays = self.replay_ns * prices.of_replay(self.leaving)
         memory = held + peaks + self.later_peak_bytes * prices.later_peak
-        return replays + link + self.host_bytes * prices.host + memory
+        steps = sum(
+            one.price_ns * one.rounding.steps(self.amount_bytes(one.amount, prices.relief_bytes) - one.reference_bytes)
+            for one in prices.stairs
+        )
+        return replays + link + self.host_bytes * prices.host + memory + steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,18 +389,35 @@ class Template:
                 cost += math.floor(_NS_PARTS * price * size) * (model.keep(index) - model.host(index))
                 if index in local.copy_ns:
                     cost += math.floor(_NS_PARTS * _moving_ns(prices, local, index)) * model.host(index)
-            if prices.early:
-                early = self._early(model, local)
-                cost += sum(math.floor(_NS_PARTS * prices.early * size) * literal for size, literal in early)
+            early = self._early(model, local) if prices.early or _stairs(prices, Amount.EARLY) else []
+            cost += sum(math.floor(_NS_PARTS * prices.early * size) * literal for size, literal in early)
             if entering.is_demanded and (leaving is Demand.EARLY or self._critical is not None):
                 # Which of the two it is shows at one moment: after the early replays, or at the critical one.
                 demanded = model.has_replayed(0, self._critical or Point(step=local.early))
                 model.cp.add(demanded == int(entering is Demand.EARLY))
+            amounts = {
+                Amount.HELD: sum(size * (model.keep(index) - model.host(index)) for index, size in owned),
+                Amount.EARLY: sum(size * literal for size, literal in early),
+            }
             peaks = []
-            for part, price in self._parts(prices, entering):
-                if price:
-                    peaks.append((part, self._add_peak(model, local, moments, part)))
-                    cost += math.floor(_NS_PARTS * price * _PEAK_UNIT_BYTES) * peaks[-1][1]
+            fixed_ns = 0.0
+            relief_units = -(-prices.relief_bytes // _PEAK_UNIT_BYTES)
+            for part, price, counted in self._parts(prices, entering):
+                if price or any(_stairs(prices, amount) for amount in counted):
+                    peak = self._add_peak(model, local, moments, part, leaving, relief_bytes=prices.relief_bytes)
+                    peaks.append((part, peak))
+                    amounts |= dict.fromkeys(counted, _PEAK_UNIT_BYTES * peak)
+                    unit_ns = price * _PEAK_UNIT_BYTES
+                    # Counted from where relief could take it, so that rounding the price down makes nothing dearer.
+                    cost += math.floor(_NS_PARTS * unit_ns) * (peak + relief_units)
+                    fixed_ns -= unit_ns * relief_units
+            for stairs in prices.stairs:
+                least_bytes = min(local.problem.base_bytes) - prices.relief_bytes
+                steps_cost, least_ns = _add_stairs(
+                    model, stairs, amounts[stairs.amount], least_bytes=least_bytes, most_bytes=_most_bytes(local)
+                )
+                cost += steps_cost
+                fixed_ns += least_ns
             model.cp.minimize(cost)
             solver = _solver(deadline)
             status = run(solver, model.cp)
@@ -358,42 +428,61 @@ class Template:
                 raise AssertionError(f"a cell could not be solved: status {status} of CP-SAT")
             option = self._measure(model.kept(solver), model.offloaded(solver), entering, leaving)
             reached = {part: (solver.value(peak) + 1) * _PEAK_UNIT_BYTES for part, peak in peaks}
-            if not self._learn(local, moments, option, reached):
-                return Priced(option=option, bound_ns=solver.best_objective_bound / _NS_PARTS)
+            if not self._learn(local, moments, option, reached, relief_bytes=prices.relief_bytes):
+                return Priced(option=option, bound_ns=solver.best_objective_bound / _NS_PARTS + fixed_ns)
 
-    def _parts(self, prices: Prices, entering: Demand) -> tuple[tuple["_Part", float], ...]:
+    def _parts(self, prices: Prices, entering: Demand) -> tuple[tuple["_Part", float, tuple[Amount, ...]], ...]:
+        """Each part of the window, the price of a byte at its peak, and the amounts that this is."""
         if not entering.is_demanded:
-            return ((_Part.ALL, prices.peak + prices.first_peak + prices.later_peak),)
+            amounts = (Amount.PEAK, Amount.FIRST_PEAK, Amount.LATER_PEAK)
+            return ((_Part.ALL, prices.peak + prices.first_peak + prices.later_peak, amounts),)
         return (
-            (_Part.ALL, prices.peak),
-            (_Part.BEFORE, prices.first_peak),
-            (_Part.AFTER, prices.later_peak),
+            (_Part.ALL, prices.peak, (Amount.PEAK,)),
+            (_Part.BEFORE, prices.first_peak, (Amount.FIRST_PEAK,)),
+            (_Part.AFTER, prices.later_peak, (Amount.LATER_PEAK,)),
         )
 
-    def _add_peak(self, model: RetentionModel, local: LocalProblem, moments: dict[Point, None], part: "_Part") -> Any:
-        """A variable for the peak of a part of the window, in units."""
-        highest = max(local.problem.base_bytes) + sum(2 * t.size_bytes for t in local.problem.tensors)
-        highest += sum(op.scratch_bytes for op in local.problem.ops)
+    def _add_peak(
+        self,
+        model: RetentionModel,
+        local: LocalProblem,
+        moments: dict[Point, None],
+        part: "_Part",
+        leaving: Demand,
+        *,
+        relief_bytes: int,
+    ) -> Any:
+        """A variable for the peak of a part of the window, in units; of all of it, with relief."""
+        highest = _most_bytes(local)
         window = local.problem.base_bytes[local.early + 1 :]
-        lowest = {_Part.ALL: max(window), _Part.BEFORE: 0, _Part.AFTER: min(window)}[part]
+        lowest = {_Part.ALL: max(window) - relief_bytes, _Part.BEFORE: 0, _Part.AFTER: min(window)}[part]
         peak = model.cp.new_int_var(lowest // _PEAK_UNIT_BYTES, highest // _PEAK_UNIT_BYTES + 1, "peak")
         for moment in moments:
             only_if: Any = 1
+            limit_bytes = _PEAK_UNIT_BYTES * peak + (_PEAK_UNIT_BYTES - 1)
             if part is _Part.BEFORE:
                 only_if = negation(model.has_replayed(0, moment))
             elif part is _Part.AFTER:
                 only_if = model.has_replayed(0, moment)
-            model.add_moment(moment, _PEAK_UNIT_BYTES * peak + (_PEAK_UNIT_BYTES - 1), only_if=only_if)
+            elif relief_bytes:
+                limit_bytes += relief_bytes * (1 if leaving.is_demanded else model.has_replayed(0, moment))
+            model.add_moment(moment, limit_bytes, only_if=only_if)
         return peak
 
     def _learn(
-        self, local: LocalProblem, moments: dict[Point, None], option: Option, limits: dict["_Part", int]
+        self,
+        local: LocalProblem,
+        moments: dict[Point, None],
+        option: Option,
+        limits: dict["_Part", int],
+        *,
+        relief_bytes: int,
     ) -> bool:
         """Add the moments of the option's peaks that the model did not count; say whether any was new."""
         is_new = False
         for part, limit_bytes in limits.items():
             size_bytes = {
-                _Part.ALL: option.peak_bytes,
+                _Part.ALL: option.window_bytes(relief_bytes),
                 _Part.BEFORE: option.first_peak_bytes,
                 _Part.AFTER: option.later_peak_bytes,
             }[part]
@@ -401,6 +490,10 @@ class Template:
                 continue
             timeline = ideal_timeline(local.problem, option.kept | _given(local), option.offloaded)
             before, after = _split(timeline, local)
+            if part is _Part.ALL:
+                before_bytes = relief_bytes if option.leaving.is_demanded else 0
+                before = [(point, size - before_bytes) for point, size in before]
+                after = [(point, size - relief_bytes) for point, size in after]
             watched = {_Part.ALL: before + after, _Part.BEFORE: before, _Part.AFTER: after}[part]
             highest = max(watched, key=lambda moment: moment[1])[0]
             is_new |= highest not in moments
@@ -454,6 +547,37 @@ class Template:
             if not entering.is_demanded
             else max((size for _, size in after), default=0),
         )
+
+
+def _most_bytes(local: LocalProblem) -> int:
+    """More than is ever alive."""
+    copies = 2  # kept and replayed
+    sizes = sum(copies * t.size_bytes for t in local.problem.tensors)
+    return max(local.problem.base_bytes) + sizes + sum(op.scratch_bytes for op in local.problem.ops)
+
+
+def _stairs(prices: Prices, amount: Amount) -> tuple[Stairs, ...]:
+    return tuple(stairs for stairs in prices.stairs if stairs.amount is amount)
+
+
+def _add_stairs(
+    model: RetentionModel, stairs: Stairs, size_bytes: Any, *, least_bytes: int, most_bytes: int
+) -> tuple[Any, float]:
+    """What the steps of an amount cost: an expression, in parts of a ns, and in ns what comes on top in any case.
+
+    Steps are counted from the fewest that the amount can come to, so that rounding a price down makes them no dearer.
+    With q whole steps and r units beyond what is free:  amount − reference ≤ g·q + f + unit·(r + 1) − 1.
+    """
+    rise_bytes, free_bytes = stairs.rounding.rise_bytes, stairs.rounding.free_bytes
+    fewest = (least_bytes - stairs.reference_bytes) // rise_bytes
+    most = (most_bytes - stairs.reference_bytes) // rise_bytes + 1
+    whole = model.cp.new_int_var(0, most - fewest, "steps")
+    beyond = model.cp.new_int_var(0, rise_bytes // _PEAK_UNIT_BYTES + 1, "beyond")
+    room = rise_bytes * (whole + fewest) + free_bytes + _PEAK_UNIT_BYTES * beyond + (_PEAK_UNIT_BYTES - 1)
+    model.cp.add(size_bytes - stairs.reference_bytes <= room)
+    unit_ns = stairs.price_ns * _PEAK_UNIT_BYTES / (rise_bytes - free_bytes)
+    cost = math.floor(_NS_PARTS * stairs.price_ns) * whole + math.floor(_NS_PARTS * unit_ns) * beyond
+    return cost, stairs.price_ns * fewest
 
 
 def _moving_ns(prices: Prices, local: LocalProblem, index: int) -> float:

@@ -188,6 +188,10 @@ CONFIGURATIONS = {
     configured(tie_word_embeddings="'no'"): "3: model.config.tie_word_embeddings: expected true or false, found 'no'",
     configured(hidden_act="[silu]"): "3: model.config.hidden_act: expected a name such as silu, found a list",
     configured(attention_dropout=2): "3: model.config.attention_dropout: expected a number from 0 to 1, found 2",
+    configured(
+        attention_dropout="null"
+    ): "3: model.config.attention_dropout: expected a number from 0 to 1, found nothing",
+    configured(hidden_act="null"): "3: model.config.hidden_act: expected a name such as silu, found nothing",
 }
 
 

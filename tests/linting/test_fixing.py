@@ -1,5 +1,8 @@
 """Fixes applied to a file's text."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from planner.configs.tree import Document, Scalar, SourceFormat
 from planner.diagnostics import Edit, Finding, Fix, FixSafety, Place, Report, Rule, Severity, Source
 from planner.linting.fixing import apply_edits, fix_text
@@ -74,3 +77,36 @@ def test_two_insertions_at_one_place_are_made_one_after_the_other() -> None:
         return tuple(finding(document(text), (0, 0, word)) for word in missing)
 
     assert fix_text("a", lint, unsafe=False).text == "yxa"
+
+
+def test_as_many_fixes_as_a_file_has_room_for_are_made_in_one_round() -> None:
+    text = "aa " * 30_000  # all against all would take minutes
+
+    def lint(text: str) -> tuple[Finding, ...]:
+        source = document(text)
+        return tuple(finding(source, (i, i + 2, "b")) for i in range(0, len(text), 3) if text[i : i + 2] == "aa")
+
+    assert fix_text(text, lint, unsafe=False).text == "b " * 30_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.text("xy", max_size=2)), max_size=8))
+def test_the_fixes_of_a_round_do_not_touch_and_leave_none_out_that_could_be_made(
+    places: list[tuple[int, int, str]],
+) -> None:
+    source = document("abcdefghijklmnop")
+    found = [finding(source, (start, start + length, text)) for start, length, text in places]
+    expected: list[Edit] = []  # all against all
+    for one in found:
+        assert one.report.fix is not None
+        (edit,) = one.report.fix.edits
+        if edit not in expected and all(not touch(edit, other) for other in expected):
+            expected.append(edit)
+    rounds = iter([tuple(found), ()])
+    fixed = fix_text(source.text, lambda text: next(rounds), unsafe=False)
+    assert fixed.text == apply_edits(source.text, expected)
+
+
+def touch(one: Edit, other: Edit) -> bool:
+    if one.start == one.end or other.start == other.end:
+        return one.start <= other.end and other.start <= one.end
+    return one.start < other.end and other.start < one.end

@@ -1,6 +1,7 @@
 """A run over files: what is checked, what is passed over, and what configuration files change."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,19 @@ def test_a_file_that_is_named_and_cannot_be_read_is_said_in_one_line(
     assert "\n" not in errors[0]
 
 
+def test_a_pipe_is_refused_before_anybody_waits_for_it() -> None:
+    os.mkfifo("pipe.yaml")
+    errors = [str(error) for error in lint_paths(["pipe.yaml", "."], Request()).unreadable]
+    assert ["pipe.yaml: expected a file, found a pipe or a device; - reads standard input"] == errors
+
+
+def test_names_are_compared_only_while_there_are_few_that_nobody_knows() -> None:
+    write("a.yaml", HEAD + "".join(f"unheard_of_{number}: 1\n" for number in range(5_000)) + TYPO)
+    assert {"KEY002": 5_001} == Counter(code for _, code in codes())
+    write("a.yaml", HEAD + "unheard_of: 1\n" + TYPO)
+    assert {"KEY001": 1, "KEY002": 1} == Counter(code for _, code in codes())
+
+
 def test_a_file_that_is_named_and_is_no_training_config_is_said_unless_asked_to_skip() -> None:
     write("compose.yaml", "services: {}\n")
     write("README.md", "# x\n")
@@ -118,6 +132,12 @@ def test_fixing_says_what_the_file_becomes_and_what_is_left() -> None:
     expected = "\ufeff" + (HEAD + TYPO.replace("stepss", "steps") + OFFLOAD).replace("\n", "\r\n")
     assert expected == change.after
     assert Path("a.yaml").read_bytes().decode() == change.before  # nothing is written here
+
+
+def test_two_keys_that_may_mean_a_third_one_do_not_both_become_it() -> None:
+    write("a.yaml", HEAD + "wandb_run: a\nwandb_runid: b\n")
+    (change,) = lint_paths(["a.yaml"], Request(fix=FixSafety.UNSAFE)).changes
+    assert HEAD + "wandb_run_id: a\nwandb_runid: b\n" == change.after
 
 
 def test_content_that_is_in_no_file_is_checked_as_its_name_says() -> None:

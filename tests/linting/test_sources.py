@@ -144,6 +144,8 @@ HARMFUL = {
     "a python tag": (YAML, "a: !!python/object/apply:os.system [ls]\n"),
     "deep json": (JSON, "[" * 10_000), "deep json objects": (JSON, '{"a":' * 10_000),
     "deep toml": (TOML, "a = " + "[" * 10_000), "deep toml keys": (TOML, ".".join("a" * 10_000) + " = 1"),
+    "deepest toml keys": (TOML, "a." * 400_000 + "a = 1"),
+    "deep keys inline": (TOML, "a = {" + "'a' . " * 100_000 + "a = 1}"),
     "deep toml tables": (TOML, "[" + ".".join("a" * 10_000) + "]"),
     "deep inline tables": (TOML, "a = " + "{a=" * 10_000),
     "variables that double": (SHELL, "A=--xxxxxxxx\n" + 'A="$A $A"\n' * 60 + "python x.py $A\n"),

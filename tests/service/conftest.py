@@ -81,6 +81,11 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database, of each kind in turn."""
+    return database_of(request, tmp_path)
+
+
+def database_of(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, of the kind that is the fixture's parameter."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/planner.db"
     cluster: Postgres = request.getfixturevalue("postgres")

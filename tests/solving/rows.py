@@ -9,8 +9,10 @@ from planner.problem import Problem
 from planner.simulation.liveness import Timeline, demand_schedule, ideal_timeline
 from planner.solving import master
 from planner.solving.cells import Chain, Demand
-from planner.solving.master import Master, Pool
+from planner.solving.deadline import NEVER
+from planner.solving.master import Master, Pool, RoundedWindow, Window
 from planner.solving.options import Option, Template, _split
+from planner.solving.rounding import RoundedRow
 from planner.solving.search import without_idle_anchors
 
 
@@ -25,7 +27,7 @@ class Rows:
     @staticmethod
     def of(problem: Problem, chain: Chain) -> "Rows":
         last = chain.cells[-1].template
-        templates = {c.template: Template(problem, c, is_last=c.template == last) for c in reversed(chain.cells)}
+        templates = {c.template: Template(chain.problem, c, is_last=c.template == last) for c in reversed(chain.cells)}
         link = problem.link
         copies_ns = [link.copy_ns(t.size_bytes) for t in problem.tensors if t.packing and link]
         with pytest.MonkeyPatch.context() as patch:
@@ -36,9 +38,10 @@ class Rows:
                 templates,
                 replay_ns=sum(op.cost_ns for op in problem.ops),
                 copy_ns=sum(copies_ns),
-                size_bytes=sum(tensor.size_bytes for tensor in problem.tensors),
+                sizes_bytes=[tensor.size_bytes for tensor in problem.tensors],
                 host_budget_bytes=link.budget_bytes if link else 0,
             )
+            pool.prepare(NEVER)  # no options, but what early replays relieve
         return Rows(problem=problem, chain=chain, pool=pool)
 
     def options(self, kept: Set[int], offloaded: Set[int]) -> tuple[Option, ...]:
@@ -96,6 +99,7 @@ class Rows:
         for place, option in enumerate(options):
             if not lp._add(place, option):
                 return [f"demands of cell {place}: {option.entering} {option.leaving}"]
+        self._add_rounded(lp, options, ideal.peak_bytes)
         extra_ns = timeline.recompute_ns - sum(option.replay_ns for option in options)
         found = [] if extra_ns >= 0 else [f"replays {-extra_ns} less than its options"]
         unit_ns = lp._unit_ns
@@ -129,15 +133,35 @@ class Rows:
             found.append("adds more than any plan can")
         return found
 
+    def _add_rounded(self, lp: Master, options: tuple[Option, ...], budget_bytes: int) -> None:
+        """Every window's row in steps, of several heights and from several references."""
+        last = len(options) - 1
+        sizes = sorted({tensor.size_bytes for tensor in self.problem.tensors if tensor.size_bytes})
+        rises = {*sizes[:1], *sizes[-1:], sum(sizes) // 3} - {0}
+        for window in (*(Window(place=place) for place in range(len(options))), Window(place=last, is_first=True)):
+            terms = [lp._term_bytes(window, place, options[place]) for place in range(window.place + 1)]
+            limit_bytes = budget_bytes - self.chain.window_start_bytes[window.place]
+            for rise in rises:
+                near = tuple(term - rise * (place % 3) // 2 for place, term in enumerate(terms))
+                for references in ((0,) * len(terms), near):
+                    row = RoundedRow.of(references, rise_bytes=rise, limit_bytes=limit_bytes)
+                    lp._add_rounded(RoundedWindow(window=window, row=row))
+
     def _names(self, lp: Master) -> Mapping[int, str]:
         families = {
             name: getattr(lp, name)
-            for name in ("_one", "_hold", "_hold_forward", "_first", "_peak", "_moment", "_leave", "_return")
+            for name in ("_one", "_hold", "_hold_forward", "_peak", "_moment", "_leave", "_return")
         }
         families |= {"_out": lp._out, "_back": lp._back}
         families |= {f"_flow {demand.name}": rows for demand, rows in lp._flow.items()}
         found = {row.index(): f"{name}[{j}]" for name, rows in families.items() for j, row in enumerate(rows)}
-        return found | {lp._end.index(): "_end", lp._host.index(): "_host", lp._demanded.index(): "_demanded"}
+        found |= {row.index(): f"rounded {one}" for one, row in lp._rounded.items()}
+        return found | {
+            lp._first.index(): "_first",
+            lp._end.index(): "_end",
+            lp._host.index(): "_host",
+            lp._demanded.index(): "_demanded",
+        }
 
 
 def _value(row: object, lp: Master, values: Mapping[int, float], skip: int = -1) -> float:

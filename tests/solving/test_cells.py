@@ -1,7 +1,9 @@
 """Cutting a step into cells, and each cell as a problem of its own."""
 
+from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 
 from planner.simulation.liveness import simulate
@@ -67,6 +69,25 @@ def test_two_cells_with_two_links_that_could_be_kept_apart_are_one() -> None:
     assert 1 == len(cut(two_links, (2,)).cells)
 
 
+@pytest.mark.parametrize(
+    ("must_keep", "added"),
+    [
+        pytest.param(True, [0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0], id="from the end of its life in forward"),
+        pytest.param(False, [0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 0], id="from its first unpack"),
+    ],
+)
+def test_what_all_cells_share_takes_memory_under_any_plan(must_keep: bool, added: list[int]) -> None:
+    # Six ops, and an unpack every two steps; the first op's tensor is read by three cells, and unpacked from step 8 on.
+    problem = chain((7, 1, 1, 1, 1, 1))
+    first, *others = problem.tensors
+    shared = replace(first, consumers=(1, 2, 4), must_keep=must_keep, free_step=4, uses=((8, 9), (12, 13)))
+    found = cut(replace(problem, tensors=(shared, *others)), (2, 4))
+
+    assert frozenset({0}) == found.shared
+    more = [after - before for before, after in zip(problem.base_bytes, found.problem.base_bytes, strict=True)]
+    assert [*added, *[0] * (len(more) - len(added))] == more
+
+
 @settings(max_examples=60)
 @given(chain_problems())
 def test_every_tensor_has_one_role(made: ChainProblem) -> None:
@@ -87,9 +108,10 @@ def test_every_tensor_has_one_role(made: ChainProblem) -> None:
 def test_cells_of_one_template_are_the_same_problem(made: ChainProblem) -> None:
     problem = made.problem
     by_template: dict[int, object] = {}
-    for cell in cut(problem, made.starts).cells:
+    found = cut(problem, made.starts)
+    for cell in found.cells:
         for entering in Demand:
-            local = local_problem(problem, cell, entering=entering).problem
+            local = local_problem(found.problem, cell, entering=entering).problem
             alike = (
                 local.base_bytes,
                 tuple((op.cost_ns, op.reads, op.writes, op.scratch_bytes) for op in local.ops),
@@ -113,7 +135,7 @@ def test_a_cell_alone_never_shows_more_than_the_whole_step(made: ChainProblem) -
         whole = simulate(problem, plan)
         before_bytes = cost_ns = 0
         for cell, base_bytes in zip(found.cells, found.window_start_bytes, strict=True):
-            local = local_problem(problem, cell)
+            local = local_problem(found.problem, cell)
             chosen = {t.index for t in local.problem.tensors if t.must_keep or cell.tensors[t.index] in kept}
             alone = simulate(local.problem, chosen)
             cost_ns += alone.recompute_ns

@@ -13,6 +13,7 @@ import tomllib
 from planner.configs.tree import Comment, Document, Entry, Mapping, Node, Scalar, Sequence, SourceFormat
 from planner.linting.sources import MAX_DEPTH, MAX_NODES, SourceError, is_alone
 
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _BLANK = re.compile(r"[ \t]*")
 _GAP = re.compile(r"[ \t\r\n]*")
@@ -22,6 +23,10 @@ _LONG_STRING = re.compile(r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}' r"|'''(?:[^']|
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|' r"'[^']*'")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9:.]+)?(?:[Zz]|[-+][0-9:]+)?|[0-9]{2}:[0-9:.]+")
 _WORD = re.compile(r"[^\s,\]}#]+")
+# A dotted key beyond the limit: tomllib takes memory with the square of how many parts it has.
+_DEEP_KEY = re.compile(
+    r"""(?<![A-Za-z0-9_.\-"'])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)""" + f"{{{MAX_DEPTH}}}"
+)
 
 Key = tuple[str, int, int]  # what it reads as, its start and its end
 
@@ -33,10 +38,13 @@ def parse(text: str, path: str) -> Document:
         SourceError: The text is not TOML, or is nested or long beyond the limits.
     """
     start = 1 if text.startswith("\ufeff") else 0
+    deep = _DEEP_KEY.search(text)
+    if deep is not None:
+        raise SourceError(_TOO_DEEP, offset=deep.start())
     try:
         tomllib.loads(text[start:])
     except RecursionError:
-        raise SourceError(f"nested more than {MAX_DEPTH} levels deep") from None
+        raise SourceError(_TOO_DEEP) from None
     except ValueError as error:  # also of a number that Python refuses to read
         raise _invalid(str(error), text, start) from None
     reader = _Reader(text, start)
@@ -121,7 +129,7 @@ class _Reader:
             text = self.string() if self.text[start] in "\"'" else self.take(_BARE_KEY)
             keys.append((text, start, self.position))
             if len(keys) > MAX_DEPTH:
-                raise SourceError(f"nested more than {MAX_DEPTH} levels deep", offset=start)
+                raise SourceError(_TOO_DEEP, offset=start)
             self.skip_blank()
             if not self.at("."):
                 return keys
@@ -146,7 +154,7 @@ class _Reader:
         if self.count > MAX_NODES:
             raise SourceError(f"more than {MAX_NODES:,} values", offset=self.position)
         if depth > MAX_DEPTH:
-            raise SourceError(f"nested more than {MAX_DEPTH} levels deep", offset=self.position)
+            raise SourceError(_TOO_DEEP, offset=self.position)
         if self.at("["):
             return self.array(depth)
         if self.at("{"):

@@ -23,7 +23,9 @@ def readyz(service: Service) -> str:
     return "ok\n"
 
 
-@router.get("/metrics", dependencies=[may_read])
+@router.get(
+    "/metrics", dependencies=[may_read], response_class=Response, responses={200: {"content": {"text/plain": {}}}}
+)
 def metrics(service: Service) -> Response:
     """Jobs by status, in Prometheus' text format. From the database, so that every server says the same."""
     registry = CollectorRegistry()

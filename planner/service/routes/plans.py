@@ -9,18 +9,19 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.exc import DBAPIError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from planner.errors import PlannerError
-from planner.service.requests import SPEC_NAME, PlanRequest
+from planner.service.progress import Best, best_of
+from planner.service.requests import SPEC_NAME, PlanRequest, plan_file
 from planner.service.routes.access import Service, may_read, may_submit
-from planner.service.routes.quick import SPEC
+from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
-from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
+from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
@@ -30,6 +31,12 @@ _PAGE = 50
 _MOST = 200  # jobs in one list
 _NAME = r"^[A-Za-z0-9._ -]{1,200}$"
 
+
+def _as(media_type: str) -> dict[str, Any]:
+    """How OpenAPI documents are told that an answer is no JSON."""
+    return {"response_class": Response, "responses": {200: {"content": {media_type: {}}}}}
+
+
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As `POST /v1/plans` gave it.")]
 
 
@@ -37,12 +44,10 @@ class LimitError(PlannerError):
     """More than one request may ask for."""
 
 
-class PlanBody(BaseModel):
+class PlanBody(Body):
     """A plan to be solved for."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    spec: str = Field(description="The spec's YAML text.", examples=[SPEC])
+    spec: str = Field(max_length=MAX_SPEC, description="The spec's YAML text.", examples=[SPEC])
     budget: str = Field(max_length=64, description="Memory that the step may use.", examples=["40GB"])
     name: str = Field(SPEC_NAME, pattern=_NAME, description="What to call it.", examples=["llama-3-8b.yaml"])
     host_budget: str | None = Field(None, max_length=64, description="Host memory for offloaded tensors; 0 for none.")
@@ -103,8 +108,8 @@ def get_plan(job_id: JobId, service: Service) -> dict[str, Any]:
     When no plan fits, the problem has both, as `answer` and `text`.
     """
     job = found(service.jobs.get(job_id))
-    result = service.jobs.result(job_id) if job.status is JobStatus.DONE else None
-    return document(job) | ({"summary": result.summary, "text": result.text} if result else {})
+    answer = service.jobs.answer(job_id) if job.status is JobStatus.DONE else None
+    return document(job) | ({} if answer is None else {"summary": answer.summary, "text": answer.text})
 
 
 @router.delete("/{job_id}", dependencies=[may_submit], summary="Take it back")
@@ -113,22 +118,36 @@ def delete_plan(job_id: JobId, service: Service) -> dict[str, Any]:
     return document(found(service.jobs.cancel(job_id)))
 
 
-@router.get("/{job_id}/plan.yaml", dependencies=[may_read], summary="The plan that planner.apply takes")
+@router.get(
+    "/{job_id}/plan.yaml",
+    dependencies=[may_read],
+    summary="The plan that planner.apply takes",
+    response_class=Response,
+    responses={200: {"content": {"application/yaml": {}}}},
+)
 def get_plan_file(job_id: JobId, service: Service) -> Response:
     """The plan file."""
-    headers = {"content-disposition": f'attachment; filename="{job_id}.plan.yaml"'}
-    return Response(result_of(service, job_id).plan, media_type="application/yaml", headers=headers)
+    job = found(service.jobs.get(job_id))
+    headers = {"content-disposition": f'attachment; filename="{plan_file(job.name)}"'}
+    content = of_result(job, service.jobs.plan(job_id))
+    return Response(content, media_type="application/yaml", headers=headers)
 
 
-@router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report")
+@router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report", response_class=HTMLResponse)
 def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     """The report as one page that needs no network; its own policy lets its own script run and no other."""
     # The plan's page shows it in a frame.
     headers = {"x-frame-options": "SAMEORIGIN", "content-security-policy": REPORT_POLICY}
-    return HTMLResponse(result_of(service, job_id).report, headers=headers)
+    return HTMLResponse(of_result(found(service.jobs.get(job_id)), service.jobs.report(job_id)), headers=headers)
 
 
-@router.get("/{job_id}/events", dependencies=[may_read], summary="Watch it")
+@router.get(
+    "/{job_id}/events",
+    dependencies=[may_read],
+    summary="Watch it",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
 async def get_events(job_id: JobId, service: Service, request: Request) -> StreamingResponse:
     """Server-sent events: `job` with the job whenever there is news, until it has ended.
 
@@ -169,6 +188,11 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
+def best_so_far(job: Job) -> Best | None:
+    """The best plan that a job's progress tells of."""
+    return None if job.progress is None else best_of(job.progress["lines"])
+
+
 def found(job: Job | None) -> Job:
     """The job; a 404 when there is none."""
     if job is None:
@@ -176,17 +200,16 @@ def found(job: Job | None) -> Job:
     return job
 
 
-def result_of(service: Service, job_id: str) -> Result:
-    """The result of a job that is done; a 404 when there is no such job, and a 409 when it is not done."""
-    job = found(service.jobs.get(job_id))
-    result = service.jobs.result(job_id)
-    if result is None:
+def of_result(job: Job, part: str | None) -> str:
+    """A part of a job's result; a 409 when it is not done."""
+    if part is None:
         raise HTTPException(409, f"the plan is {job.status}")
-    return result
+    return part
 
 
 def document(job: Job) -> dict[str, Any]:
     """A job as JSON data."""
+    best = best_so_far(job)
     return {
         "id": job.id,
         "url": f"/v1/plans/{job.id}",
@@ -196,5 +219,6 @@ def document(job: Job) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "attempt": job.attempt,
         "progress": job.progress,
+        "best": None if best is None else asdict(best),
         "problem": job.problem,
     }

@@ -3,21 +3,32 @@
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from planner.service.routes.access import Service, may_submit
 
 router = APIRouter(prefix="/v1", tags=["at once"], dependencies=[may_submit])
 
 SPEC = "model: {preset: llama-3-8b}\nbatch: {micro_batch: 1, sequence_length: 8192}\nparallel: {fsdp: 8}\n"
+MAX_SPEC = 1_000_000  # characters, as `planner lint` takes of a config; people write some hundred
 CONFIG = "base_model: meta-llama/Llama-3.1-8B\ndatasets:\n  - path: d\ncontext_parapllel_size: 2\n"
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """What is sent: no keys but those that are known, and text that can be written."""
+
     model_config = ConfigDict(extra="forbid")
 
+    @field_validator("*")
+    @classmethod
+    def _check_text(cls, value: Any) -> Any:
+        for text in value if isinstance(value, list) else (value,):
+            if isinstance(text, str):
+                text.encode()  # a ValueError where half of a character stands alone, as JSON can say it
+        return value
 
-class LintBody(_Body):
+
+class LintBody(Body):
     """A training config to check."""
 
     content: str = Field(description="The file's text.", examples=[CONFIG])
@@ -28,10 +39,10 @@ class LintBody(_Body):
     device: str | None = Field(None, max_length=50, description="A device, for rules that need one.")
 
 
-class EstimateBody(_Body):
+class EstimateBody(Body):
     """A run whose memory to estimate."""
 
-    spec: str = Field(description="The spec's YAML text.", examples=[SPEC])
+    spec: str = Field(max_length=MAX_SPEC, description="The spec's YAML text.", examples=[SPEC])
     device: str | None = Field(None, max_length=50, description="A device instead of the spec's.")
 
 
