@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from planner.problem import Problem, without_link
 from planner.simulation.liveness import Point, Retained, Timeline, ideal_timeline, replayed_ops, retained
 from planner.solving.deadline import OutOfTime
-from planner.solving.decomposition import ChainSolver, Decomposed
+from planner.solving.decomposition import ChainSolver
 from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, Windows, replay_windows
 from planner.solving.staging import with_best_staging
@@ -173,6 +173,7 @@ def _search(
             for found in chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon):
                 if found.kept is not None and found.timeline is not None:
                     best.offer(found.kept, found.timeline)
+                    report(_progress(best.timeline, best.bound))
         _decompose(best, budget_bytes, limits, deadline, chain, report)
         if problem.may_offload and best.timeline is not None and len(problem.choices) > _FEW_CHOICES:
             return
@@ -215,12 +216,10 @@ def _decompose(
     report: Callable[[str], None],
 ) -> None:
     """What the chain's solver finds and proves."""
-    found: Decomposed | None = None
     for found in chain.improve(budget_bytes, gap=limits.gap, deadline=deadline):
         best.bound, best.is_infeasible = found.bound_ns, found.is_infeasible
         if found.kept is not None and found.timeline is not None:
             best.offer(found.kept, found.timeline)
-    if found is not None:
         report(_progress(best.timeline, best.bound))
     if best.is_infeasible and best.timeline is not None:
         raise AssertionError("the bound excludes every plan, but one that fits is known")
