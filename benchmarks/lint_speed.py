@@ -61,7 +61,8 @@ def main() -> None:
         ]
         every = sorted(str(path) for path in arguments.configs.rglob("*") if path.is_file())
         files = [path for path in every if Path(path).suffix in SUFFIXES]
-        files = [path for path in files if path not in unread(yamllint, checker, files)]
+        without = unread(yamllint, checker, files)
+        files = [path for path in files if path not in without]
         commands = {
             "planner lint": [*PLANNER, "--skip-unknown", *files],
             "yamllint": [*yamllint, *files],
