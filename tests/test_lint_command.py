@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft7Validator
 
 from planner.cli import main
 from planner.rules import RULES
@@ -182,6 +183,29 @@ def test_findings_go_to_a_file_when_one_is_named() -> None:
     assert (1, "") == (result.exit_code, result.stdout)
     assert "KEY001" == json.loads(Path("findings.sarif").read_text())["runs"][0]["results"][0]["ruleId"]
     assert result.stderr.startswith("planner: 1 finding")
+
+
+def test_sarif_of_every_rules_bad_example_is_valid_by_the_published_schema() -> None:
+    schema = json.loads((ROOT / "tests/reporting/lint/sarif-2.1.0.schema.json").read_text(encoding="utf-8"))
+    options = ("--select", "ALL", "--device", "h100-80gb", "--output-format", "sarif")
+    result = planner("lint", *options, str(ROOT / "tests/rules/data"))
+    log = json.loads(result.stdout)
+    assert [] == [error.message for error in Draft7Validator(schema).iter_errors(log)]
+    found = {finding["ruleId"] for finding in log["runs"][0]["results"]}
+    # Some rules need a release that a comment in their example states to the tests of rules, and not to the command.
+    assert len(found) > 0.9 * len(RULES)
+
+
+def test_github_gets_one_annotation_for_each_finding_at_its_place() -> None:
+    write("a/train.yaml", HEAD + TYPO + OFFLOAD)
+    result = planner("lint", "--output-format", "github")
+    assert 1 == result.exit_code
+    annotations = [line.partition("::")[2].partition("::")[0] for line in result.stdout.splitlines()]
+    assert [
+        "warning file=a/train.yaml,line=5,endLine=5,col=1,endColumn=29,title=KEY001 misspelt-key",
+        "error file=a/train.yaml,line=6,endLine=6,col=24,endColumn=28,"
+        "title=OF101 activation-offloading-without-checkpointing",
+    ] == annotations
 
 
 def test_known_findings_are_in_a_baseline_until_there_are_more() -> None:

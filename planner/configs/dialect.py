@@ -146,11 +146,18 @@ def load_dialect(name: str) -> Dialect:
 
 @cache
 def parse_version(text: str) -> Version:
-    """The numbers of a release, such as (5, 14, 1): what follows them, such as "rc1", is left out."""
+    """The numbers of a release, such as (5, 14, 1): what follows them, such as "rc1", is left out.
+
+    There are three at least, for 5.14 is 5.14.0; none where the text does not begin with a number.
+    """
     numbers: list[int] = []
     for part in text.lstrip("v").split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if not digits:
             break
         numbers.append(int(digits))
-    return tuple(numbers)
+    missing = _LEAST_NUMBERS - len(numbers) if numbers else 0
+    return (*numbers, *[0] * missing)
+
+
+_LEAST_NUMBERS = 3

@@ -42,7 +42,7 @@ axolotl = "0.12"
         fail_level=Severity.ERROR,
         baseline="known.json",
         per_file_ignores={"*.json": ("KEY",)},
-        target_version={"axolotl": (0, 12)},
+        target_version={"axolotl": (0, 12, 0)},
     )
 
 
