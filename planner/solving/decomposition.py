@@ -28,6 +28,8 @@ _FILLS = (16, 53)
 _LINK_FILLS = (8,)
 # A plan is first looked for this close above the bound, then with ever more room.
 _SLACKS = (0.0005, 0.002, 0.02, 0.2, 10.0)
+# One that is found and no further from the bound than this part of the gap asked for is not bettered.
+_GOOD_SHARE = 1 / 2
 # Bisection for the lowest peak ends when its range is this part of the peak; what is replayed hardly matters meanwhile.
 _PEAK_TOLERANCE = 1e-3
 _PEAK_GAP = 0.1
@@ -152,7 +154,7 @@ class ChainSolver:
         first = Master(pool, budget_bytes).relax(tolerance=tolerance, deadline=PAST)
         best = Decomposed(kept=None, timeline=None, bound_ns=0)
         if first.excess_bytes < 1:  # an early plan, for who does not wait for a better one
-            best = self._plan(first, budget_bytes, 0, deadline=deadline)
+            best = self._plan(first, budget_bytes, 0, gap=gap, deadline=deadline)
         yield best
         if not pool.is_prepared:
             return
@@ -171,7 +173,7 @@ class ChainSolver:
             master = Master(pool, budget_bytes, master.binding)
             relaxed = master.relax(tolerance=tolerance, deadline=generating)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            found = self._plan(relaxed, budget_bytes, bound_ns, deadline=deadline)
+            found = self._plan(relaxed, budget_bytes, bound_ns, gap=gap, deadline=deadline)
             best = _cheaper(best, found)
             yield best
             if found.timeline is None:
@@ -212,14 +214,14 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, deadline: float) -> Decomposed:
+    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, gap: float, deadline: float) -> Decomposed:
         """A plan from the options, if there is one and time to find it."""
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
         def over(room: _Room) -> _Room | None:
             """Put plans together; by how much the first is over the budget with generous staging, None without any."""
             nonlocal best
-            candidates = self._assemble(relaxed, room, link, deadline)
+            candidates = self._assemble(relaxed, room, link, gap, deadline)
             for chosen in candidates:
                 best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
             if not candidates:
@@ -277,8 +279,13 @@ class ChainSolver:
             return nothing
         return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
 
-    def _assemble(self, relaxed: Relaxed, room: "_Room", link: LinkRoom, deadline: float) -> tuple[Assembled, ...]:
-        """The cheapest plans that the options allow: once one is found, only better ones are looked for, but all."""
+    def _assemble(
+        self, relaxed: Relaxed, room: "_Room", link: LinkRoom, gap: float, deadline: float
+    ) -> tuple[Assembled, ...]:
+        """The cheapest plans that the options allow.
+
+        Once one is found, only better ones are looked for, but all; unless it is well within the gap already.
+        """
 
         def within(slack_ns: float) -> tuple[Assembled, ...]:
             return assemble(
@@ -297,7 +304,7 @@ class ChainSolver:
             found = within(slack_ns)
             if found:
                 excess_ns = found[0].added_ns - relaxed.value_ns
-                if excess_ns > slack_ns:
+                if excess_ns > max(slack_ns, gap * _GOOD_SHARE * found[0].added_ns):
                     with suppress(OutOfTime):
                         return within(excess_ns)
                 return found
