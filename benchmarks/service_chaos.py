@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from planner.service.store.jobs import JobStatus
 from tests.service.chaos import storm
-from tests.service.servers import settings_for
+from tests.service.processes import settings_for
 
 
 def main() -> int:

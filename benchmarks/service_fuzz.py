@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.service.servers import serving, settings_for
+from tests.service.processes import serving, settings_for
 
 CHECKS = "not_a_server_error,content_type_conformance,response_headers_conformance"
 

@@ -18,7 +18,7 @@ from planner.files import write_whole
 from planner.link import Staging
 from planner.patterns import compress, expand
 from planner.validation import check
-from planner.yaml_source import FlowMapping, SourcedDocument, format_yaml, load_yaml
+from planner.yaml_source import FlowMapping, SourcedDocument, format_yaml, load_yaml, parse_yaml
 
 PLAN_VERSION = 1
 _LINE_WIDTH = 140
@@ -171,7 +171,19 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         PlanFileError: the file cannot be read or is not a whole plan; names the line and key.
     """
-    document = load_yaml(path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES)
+    return _plan_of(load_yaml(path, error_type=PlanFileError, max_bytes=_MAX_FILE_BYTES, max_nodes=_MAX_NODES))
+
+
+def parse_plan(text: str, name: str) -> Plan:
+    """The plan in a plan file's text; `name` is for messages only.
+
+    Raises:
+        PlanFileError: as `load_plan`.
+    """
+    return _plan_of(parse_yaml(text, name, error_type=PlanFileError, max_nodes=_MAX_NODES))
+
+
+def _plan_of(document: SourcedDocument) -> Plan:
     check(document, "plan", error_type=PlanFileError)
     data: Any = document.data
     decisions = [

@@ -24,6 +24,7 @@ from planner.commands.options import (
 from planner.commands.output import STDOUT, Report, print_json, progress, say
 from planner.commands.tracing import trace_run
 from planner.errors import InfeasibleError, SolveInterrupted
+from planner.files import check_writable
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
@@ -60,6 +61,14 @@ if TYPE_CHECKING:
 @time_limit_option(60.0, "Stop solving then, with the best plan found.")
 @gap_option("Stop once what the plan adds to the step is within this fraction of the least possible.")
 @click.option("--no-advice", is_flag=True, help="When no plan fits, do not look for changes that would.")
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Have it solved by a `planner serve` there, which needs neither torch nor a solver here.",
+)
+@click.option(
+    "--token-file", metavar="FILE", help="With --server, the file that has the token [default: PLANNER_TOKEN]."
+)
 @json_option
 @quiet_option
 @verbose_option
@@ -75,6 +84,8 @@ def solve(
     time_limit: float,
     gap: float,
     no_advice: bool,
+    server: str | None,
+    token_file: str | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -89,32 +100,51 @@ def solve(
     the plan is for the one with the most tokens per predicted second. Limits are for each of them. When
     interrupted, it prints those that are done, and writes no plan.
 
+    With --server, a service solves, and the answer is the same; Ctrl-C takes the question back.
+
     \b
     Examples:
       planner solve examples/llama-3-8b.yaml --budget 40GB
       planner solve model.yaml --budget 22GiB --device rtx-4090 -o plans/4090.yaml
       planner solve model.yaml --budget 80GB --objective throughput --micro-batches 8,16,24,32
       planner solve model.yaml --budget 40GB --json --quiet | jq .predicted_peak_bytes
+      planner solve model.yaml --budget 40GB --server https://planner.example.org
     """
     if as_json and output == STDOUT:
         raise click.UsageError("--json and -o - both print to stdout; use one of them")
     if micro_batches is not None and objective == "time":
         raise click.UsageError("--micro-batches needs --objective throughput")
+    if server is not None and (objective == "throughput" or no_advice):
+        raise click.UsageError("--server goes with neither --objective throughput nor --no-advice")
+    if server is None and token_file is not None:
+        raise click.UsageError("--token-file needs --server")
     report = progress(quiet)
     budget_bytes = budget_bytes_of(budget)
     run = load_run(spec)
     profile = device_of(run, device)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
-    with imports("planner solve"):
-        from planner.files import check_writable
-        from planner.planning import solve_graph
-        from planner.solving.search import Limits
-        from planner.spec import with_micro_batch
     if output != STDOUT:
         check_writable(path)
     if budget_bytes > profile.memory_bytes:
         say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
+    if server is not None:
+        from planner.commands.remote import RemoteSolve, client_of, solve_remotely
+
+        options = {
+            "budget": budget,
+            "host_budget": host_budget,
+            "device": device,
+            "gap": gap,
+            "time_limit": time_limit,
+        }
+        asked = RemoteSolve(spec=spec, path=path, is_plan_printed=output == STDOUT, as_json=as_json, options=options)
+        solve_remotely(client_of(server, token_file), asked, report)
+        return
+    with imports("planner solve"):
+        from planner.planning import solve_graph
+        from planner.solving.search import Limits
+        from planner.spec import with_micro_batch
     answers = _Answers(
         spec=spec,
         path=path,

@@ -10,6 +10,11 @@ _GAP = "  "
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
+def written(path: str) -> str:
+    """The line that says where the plan is. Here, since clients of a service have no graph."""
+    return f"Plan       {path}"
+
+
 def gigabytes(size_bytes: int) -> str:
     """The size in GB (10⁹ bytes), never in another unit: two decimals, or two digits that count below 0.1."""
     size = size_bytes / _BYTES_PER_GB

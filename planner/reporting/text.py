@@ -14,7 +14,7 @@ from planner.reporting.summary import (
     SavedGroup,
     TraceSummary,
 )
-from planner.reporting.tables import count, duration, gigabytes, percent, shape, table, wrapped
+from planner.reporting.tables import count, duration, gigabytes, percent, shape, table, wrapped, written
 from planner.simulation.reserved import Limited, Reserved
 
 EVERY_BLOCK = "every block"
@@ -27,6 +27,11 @@ _OVERLOADS = (".default", ".Tensor", ".Scalar", ".self", ".int")
 
 def plan_text(summary: PlanSummary) -> str:
     """What `planner solve` prints when a plan fits, or when one was known as the solver was interrupted."""
+    return _joined([found_text(summary)], [written("not written" if summary.is_interrupted else str(summary.path))])
+
+
+def found_text(summary: PlanSummary) -> str:
+    """The same without the last line: for those who write the plan elsewhere, and add `written`."""
     plan = summary.plan
     predicted = plan.predicted
     rehearsed = "not rehearsed" if summary.is_interrupted else f"{duration(summary.rehearse_s)} to rehearse"
@@ -49,7 +54,6 @@ def plan_text(summary: PlanSummary) -> str:
         _link(summary.link),
         _stretches(summary.link),
         _notes(summary.notes),
-        [f"Plan       {'not written' if summary.is_interrupted else summary.path}"],
     )
 
 

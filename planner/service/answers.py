@@ -4,12 +4,14 @@ The work is done by helpers, processes with limits: what others send may take lo
 can be neither ended nor kept from delaying all others.
 """
 
+import hashlib
 import json
 import queue
 import signal
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -21,6 +23,9 @@ from planner.service.problems import ProblemError, problem
 from planner.service.requests import PlanRequest
 from planner.service.settings import HelperLimits, Settings
 
+_MOST_KNOWN = 256  # answers that are remembered, in each server process: 16 MB at most
+_LONGEST_KNOWN = 64 * 2**10  # of one; an estimate has 10 KB
+
 
 class Answers:
     """Helpers, and the questions for them."""
@@ -28,6 +33,7 @@ class Answers:
     def __init__(self, settings: Settings) -> None:
         self._allowed = sorted(settings.allowed)
         self._limits = settings.helpers
+        self._known = _Known()
         self._idle: queue.LifoQueue[_Helper] = queue.LifoQueue()
         self._places = threading.BoundedSemaphore(self._limits.count + self._limits.most_waiting)
         for _ in range(self._limits.count):
@@ -59,6 +65,12 @@ class Answers:
         Raises:
             ProblemError: There is none: the input cannot be used, a limit was reached, or all helpers are busy.
         """
+        question = {"what": what, "of": of}
+        digest = hashlib.sha256(json.dumps(question).encode()).digest()
+        # Files that specs may name can change meanwhile.
+        known = None if self._allowed else self._known.get(digest)
+        if known is not None:
+            return json.loads(known)
         if not self._places.acquire(blocking=False):
             raise _busy()
         try:
@@ -68,16 +80,40 @@ class Answers:
         finally:
             self._places.release()
         try:
-            found = helper.ask({"what": what, "of": of})
+            found = helper.ask(question)
         finally:
             self._idle.put(helper if helper.is_alive() else _Helper(self._limits))
         if "problem" in found:
             raise ProblemError(found["problem"])
+        self._known.put(digest, json.dumps(found["answer"]))
         return found["answer"]
 
 
 def _busy() -> PlannerError:
     return ProblemError(problem(503, "Busy", "all that could answer this are at work; try again"))
+
+
+class _Known:
+    """Answers that were given, the latest: the text alone decides them, and pages and CI jobs ask the same again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+
+    def get(self, digest: bytes) -> str | None:
+        with self._lock:
+            found = self._texts.get(digest)
+            if found is not None:
+                self._texts.move_to_end(digest)
+            return found
+
+    def put(self, digest: bytes, text: str) -> None:
+        if len(text) > _LONGEST_KNOWN:
+            return
+        with self._lock:
+            self._texts[digest] = text
+            if len(self._texts) > _MOST_KNOWN:
+                self._texts.popitem(last=False)
 
 
 class _Helper:

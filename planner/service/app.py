@@ -1,9 +1,10 @@
 """The application: routes, guards, and errors as problem documents."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -83,33 +84,32 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(PlannerError)
     async def planner_error(request: Request, error: PlannerError) -> Response:
-        return _problem(dict(problem_of(error)))
+        return _problem(request, problem_of(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         parts = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
-        return _problem(dict(problem(422, "The request cannot be used", "; ".join(parts))))
+        return _problem(request, problem(422, "The request cannot be used", "; ".join(parts)))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), str(error.detail))
-        return _problem(dict(found), dict(error.headers or {}))
+        return _problem(request, found, dict(error.headers or {}))
 
     @app.exception_handler(DBAPIError)
     async def database_away(request: Request, error: DBAPIError) -> Response:
         if is_full(error):
-            return _problem(dict(problem(507, "No room", "the server's disk is full; nothing was accepted")))
-        return _away()
+            return _problem(request, problem(507, "No room", "the server's disk is full; nothing was accepted"))
+        return _problem(request, _away())
 
     @app.exception_handler(PoolTimeoutError)
     async def database_slow(request: Request, error: PoolTimeoutError) -> Response:
-        return _away()
+        return _problem(request, _away())
 
 
-def _away() -> Response:
+def _away() -> Mapping[str, Any]:
     # What was asked for may have been accepted without a word of it coming back.
-    found = problem(503, "The database is away", "try again: asking for the same plan once more leads to the same job")
-    return _problem(dict(found))
+    return problem(503, "The database is away", "try again: asking for the same plan once more leads to the same job")
 
 
 _TITLES = {
@@ -124,9 +124,15 @@ _TITLES = {
 }
 
 
-def _problem(found: dict[str, object], headers: dict[str, str] | None = None) -> Response:
-    status = found["status"]
-    assert isinstance(status, int)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers = {"retry-after": "1", **(headers or {})}
-    return Response(encoded(found), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+def _problem(request: Request, found: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    """The problem as a document, or as a page for a browser that asked for one."""
+    from planner.service.routes.pages import problem_page
+
+    more = dict(headers or {})
+    if found["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+        more.setdefault("retry-after", "1")
+    if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/"):
+        page = problem_page(request.app.state.services, found)
+        page.headers.update(more)
+        return page
+    return Response(encoded(found), status_code=found["status"], media_type=MEDIA_TYPE, headers=more)

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from planner.errors import PlannerError
+from planner.errors import InfeasibleError, PlannerError
 from planner.extras import needs
 from planner.service.confinement import confine, die_with
-from planner.service.problems import problem_of
-from planner.service.requests import PlanQuestion, PlanRequest, request_of, understand
+from planner.service.problems import ProblemError, problem_of
+from planner.service.requests import PlanQuestion, PlanRequest, plan_file, request_of, understand
 
 Say = Callable[[str], None]
 
@@ -37,7 +37,9 @@ def _solve(job: Mapping[str, Any], answers: TextIO) -> None:
     request = request_of(job["request"])
     try:
         question = understand(request, allows=allowed.__contains__)
-        _write(answers, {"result": answer(request, question, lambda line: _write(answers, {"progress": line}))})
+        # There is no Ctrl-C for those who watch.
+        say = lambda line: _write(answers, {"progress": line.partition("; Ctrl-C")[0]})  # noqa: E731
+        _write(answers, {"result": answer(request, question, say)})
     except PlannerError as error:
         _write(answers, {"problem": problem_of(error)})
 
@@ -46,14 +48,18 @@ def answer(request: PlanRequest, question: PlanQuestion, say: Say) -> Mapping[st
     """The plan for a question, with summary and report, as JSON data.
 
     Raises:
-        PlannerError: There is none, or the step cannot be traced.
+        ProblemError: No plan fits. The problem has what `planner solve` prints then as `answer` and `text`.
+        PlannerError: The step cannot be traced, or the plan not be carried out.
     """
     with needs("solving"):
+        from planner.advice import ways_out
         from planner.answers.plans import report_on, summary_of
         from planner.plan import format_plan
         from planner.planning import solve_graph
-        from planner.reporting.documents import plan_document
+        from planner.reporting.documents import infeasible_document, plan_document
         from planner.reporting.page.page import report_page
+        from planner.reporting.summary import summarize_infeasible
+        from planner.reporting.text import found_text, infeasible_text
         from planner.runtime.rehearsal import rehearse
         from planner.solving.search import Limits
         from planner.tracing import located_in, prepare_spec, trace_step
@@ -63,21 +69,37 @@ def answer(request: PlanRequest, question: PlanQuestion, say: Say) -> Mapping[st
         graph = trace_step(step)
     trace_s = time.perf_counter() - started
     say(f"traced {len(graph):,} ops in {trace_s:.1f} s")
-    outcome = solve_graph(
-        graph,
-        budget=question.budget_bytes,
-        host_budget=question.host_budget_bytes,
-        device=question.profile,
-        limits=Limits(time_s=request.time_limit_s, gap=request.gap),
-        rehearse=partial(rehearse, step),
-        report=say,
-    )
-    plan, name = outcome.plan, f"{request.name.removesuffix('.yaml')}.plan.yaml"
-    summary = summary_of(
-        plan, outcome, graph, memory_bytes=question.profile.memory_bytes, trace_s=trace_s, path=Path(name)
-    )
-    report = report_on(plan, graph, question.profile, plan_file=name, spec_file=request.name, trace_s=trace_s)
-    return {"summary": plan_document(summary), "plan": format_plan(plan), "report": report_page(report)}
+    profile = question.profile
+    try:
+        outcome = solve_graph(
+            graph,
+            budget=question.budget_bytes,
+            host_budget=question.host_budget_bytes,
+            device=profile,
+            limits=Limits(time_s=request.time_limit_s, gap=request.gap),
+            rehearse=partial(rehearse, step),
+            report=say,
+        )
+    except InfeasibleError as error:
+        ways = ways_out(
+            question.run,
+            budget_bytes=error.budget_bytes,
+            host_budget=question.host_budget_bytes,
+            device=profile,
+            report=say,
+        )
+        why = summarize_infeasible(error, graph, device=profile.name, ways_out=ways)
+        texts = {"answer": infeasible_document(why), "text": infeasible_text(why)}
+        raise ProblemError({**problem_of(error), **texts}) from error
+    plan, name = outcome.plan, plan_file(request.name)
+    summary = summary_of(plan, outcome, graph, memory_bytes=profile.memory_bytes, trace_s=trace_s, path=Path(name))
+    report = report_on(plan, graph, profile, plan_file=name, spec_file=request.name, trace_s=trace_s)
+    return {
+        "summary": plan_document(summary),
+        "text": found_text(summary),
+        "plan": format_plan(plan),
+        "report": report_page(report),
+    }
 
 
 def _write(file: TextIO, record: Mapping[str, Any]) -> None:

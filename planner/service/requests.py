@@ -72,6 +72,11 @@ def understand(request: PlanRequest, *, allows: Callable[[str], bool]) -> PlanQu
     )
 
 
+def plan_file(name: str) -> str:
+    """What the plan of a spec of that name is called."""
+    return f"{name.removesuffix('.yaml')}.plan.yaml"
+
+
 def device_named(name: str) -> DeviceProfile:
     """The device of that name among those that come with the planner: never one in a file.
 

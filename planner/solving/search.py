@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from planner.problem import Problem, without_link
 from planner.simulation.liveness import Point, Retained, Timeline, ideal_timeline, replayed_ops, retained
 from planner.solving.deadline import OutOfTime
-from planner.solving.decomposition import ChainSolver, Decomposed
+from planner.solving.decomposition import ChainSolver
 from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, Windows, replay_windows
 from planner.solving.staging import with_best_staging
@@ -160,6 +160,7 @@ def _search(
     report: Callable[[str], None],
 ) -> None:
     """Better the plan and the bound until they meet or time is over."""
+    report = _unrepeated(report)
     best.is_infeasible = _fixed_peak(problem) > budget_bytes
     if best.is_infeasible:
         return
@@ -172,6 +173,7 @@ def _search(
             for found in chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon):
                 if found.kept is not None and found.timeline is not None:
                     best.offer(found.kept, found.timeline)
+                    report(_progress(best.timeline, best.bound))
         _decompose(best, budget_bytes, limits, deadline, chain, report)
         if problem.may_offload and best.timeline is not None and len(problem.choices) > _FEW_CHOICES:
             return
@@ -180,19 +182,19 @@ def _search(
     windows = replay_windows(problem)
     if not problem.may_offload:
         with suppress(OutOfTime):
-            _Flat(problem, windows, best, limits, deadline, budget_bytes, report).prove()
+            _Flat(problem, windows, best, best, limits, deadline, budget_bytes, report).prove()
         return
     # Without copies first: what is found is a plan of this problem too, and the model with copies may not find any.
     here = without_link(problem)
     first = _Incumbent(measure=best.measure, kept=best.kept, timeline=best.timeline, moments=dict(best.moments))
     with suppress(OutOfTime):
         soon = _part_of_time(_WITHOUT_COPIES_FLAT, deadline)
-        _Flat(here, windows, first, limits, soon, budget_bytes, report).prove()
+        _Flat(here, windows, first, best, limits, soon, budget_bytes, report).prove()
     if first.kept is not None and first.timeline is not None:
         best.offer(first.kept, first.timeline)
     best.moments.update(first.moments)
     with suppress(OutOfTime):
-        flat = _Flat(problem, windows, best, limits, deadline, budget_bytes, report)
+        flat = _Flat(problem, windows, best, best, limits, deadline, budget_bytes, report)
         flat.prove()
         flat.make_room()
         if len(problem.choices) <= _FEW_CHOICES:
@@ -214,13 +216,11 @@ def _decompose(
     report: Callable[[str], None],
 ) -> None:
     """What the chain's solver finds and proves."""
-    found: Decomposed | None = None
     for found in chain.improve(budget_bytes, gap=limits.gap, deadline=deadline):
         best.bound, best.is_infeasible = found.bound_ns, found.is_infeasible
         if found.kept is not None and found.timeline is not None:
             best.offer(found.kept, found.timeline)
-    if found is not None and found.timeline is not None:
-        report(_progress(found.timeline, found.bound_ns))
+        report(_progress(best.timeline, best.bound))
     if best.is_infeasible and best.timeline is not None:
         raise AssertionError("the bound excludes every plan, but one that fits is known")
 
@@ -232,6 +232,7 @@ class _Flat:
     problem: Problem
     windows: Windows
     best: _Incumbent
+    whole: _Incumbent  # of all plans: what is proven of those without copies is not proven of others
     limits: Limits
     deadline: float
     budget_bytes: int
@@ -317,7 +318,7 @@ class _Flat:
         timeline = with_best_staging(self.problem, kept, model.offloaded(solver), self.budget_bytes)
         if timeline.peak_bytes <= self.budget_bytes:
             self.best.offer(kept, timeline)
-        self.report(f"{len(self.best.moments)} moments watched: {_progress(timeline, self.best.bound)}")
+        self.report(f"{len(self.best.moments)} moments watched: {_progress(self.best.timeline, self.whole.bound)}")
         return Retained(kept=kept, timeline=timeline)
 
     def _learn(self, tried: Retained, limit_bytes: int) -> bool:
@@ -389,12 +390,26 @@ def lowest_peak(
     return LowestPeak(kept=best.kept, timeline=best.timeline, bound_bytes=min(bound_bytes, best.timeline.peak_bytes))
 
 
-def _progress(timeline: Timeline, bound_ns: int) -> str:
-    waits = f" and waits {timeline.stall_ns / 1e6:.2f} ms for the host link" if timeline.traffic.offloaded else ""
-    return (
-        f"replays {timeline.recompute_ns / 1e6:.2f} ms{waits}, at least {bound_ns / 1e6:.2f} ms needed, "
-        f"peak {timeline.peak_bytes / 1e9:.3f} GB"
-    )
+def _progress(best: Timeline | None, bound_ns: int) -> str:
+    """The best plan so far and what is proven of all; `planner.service.progress` reads it."""
+    bound = f"none can add less than {bound_ns / 1e6:.2f} ms"
+    if best is None:
+        return f"no plan yet, {bound}"
+    waits = f", {best.stall_ns / 1e6:.2f} ms of it waiting for the host link" if best.traffic.offloaded else ""
+    return f"best plan adds {best.added_ns / 1e6:.2f} ms{waits}, {bound}, peak {best.peak_bytes / 1e9:.3f} GB"
+
+
+def _unrepeated(report: Callable[[str], None]) -> Callable[[str], None]:
+    """Reports no line twice in a row."""
+    said = ""
+
+    def once(line: str) -> None:
+        nonlocal said
+        if line != said:
+            said = line
+            report(line)
+
+    return once
 
 
 def saved(problem: Problem) -> frozenset[int]:

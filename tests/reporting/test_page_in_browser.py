@@ -1,9 +1,5 @@
-"""The page in a real browser: drawn, readable, within the screen's width, and without a word on the console.
+"""The page in a real browser: drawn, readable, within the screen's width, and without a word on the console."""
 
-Needs Chromium and its driver; on Debian: apt-get install chromium chromium-driver.
-"""
-
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,20 +9,16 @@ import pytest
 pytest.importorskip("ortools")
 pytest.importorskip("selenium")
 
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from planner.planning import fingerprint
 from planner.reporting.page.page import report_page
+from tests.browser import SCREENS, open_page, started_browser
 from tests.reporting.test_page import ATTACK, relabelled, small_report
 from tests.reports import layered, renamed, report_of, small_plan
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-DRIVER = "chromedriver"
 LEAST_CONTRAST = 4.5  # of normal text: WCAG 2.2, success criterion 1.4.3
-HEIGHT = 900
-SCREENS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 LONG = "a_module_with_a_name_that_is_far_too_long_" * 3 + "Unbreakable" * 12
 
 # Colours of texts that are seen, each with the background that it stands on.
@@ -60,23 +52,8 @@ return found;
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    binary = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    driver = shutil.which(DRIVER)
-    if binary is None or driver is None:
-        pytest.skip(f"there is no {'Chromium' if binary is None else DRIVER} here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in (
-        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
-        *("--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path_factory.mktemp('profile')}"),
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
+    with started_browser(tmp_path_factory.mktemp("browser")) as started:
         yield started
-    finally:
-        started.quit()
 
 
 @pytest.fixture(scope="module")
@@ -91,18 +68,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, page in written.items():
         Path(folder, f"{name}.html").write_text(page)
     return {name: Path(folder, f"{name}.html").as_uri() for name in written}
-
-
-def open_page(browser: Any, address: str, width: int, scheme: str) -> None:
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False},
-    )
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
-    browser.get(address)
-    assert width == browser.execute_script("return window.innerWidth")
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)

@@ -19,7 +19,7 @@ from planner.service.store.database import Database
 from planner.service.store.jobs import JobStatus, JobStore
 from planner.service.store.tables import jobs, results
 from tests.service.conftest import free_port
-from tests.service.servers import Server, answers, start_server, start_worker, stop, tiny
+from tests.service.processes import Server, answers, start_server, start_worker, stop, tiny
 
 Process = Any  # subprocess.Popen[bytes], which cannot be written so at run time
 WATCH_S = 0.2

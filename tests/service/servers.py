@@ -1,191 +1,119 @@
-"""Real servers and workers for tests: processes of their own, on free ports of loopback."""
+"""Servers that tests start, and what stands in for workers where no solve is wanted."""
 
-import http.client
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
-from planner.service.processes import SETTINGS
-from planner.service.settings import Settings, as_text
+from planner.plan import format_plan
+from planner.reporting.page.page import report_page
+from planner.service.store.database import Database
+from planner.service.store.jobs import JobStore, Lease, Result
+from planner.service.store.tokens import Scope, TokenStore
+from tests.reporting.test_page import small_report
+from tests.reports import small_plan
 from tests.service.conftest import free_port
 
-START_S = 120.0  # on a machine that is busy with other tests
-
-
-def spec_of(function: str = "tiny", **arguments: Any) -> str:
-    """The spec of a model that `tests.service.factories` makes."""
-    model = {"factory": f"tests.service.factories:{function}", "arguments": arguments}
-    return json.dumps(
-        {
-            "model": model,
-            "inputs": {"input": {"shape": [4, 16], "dtype": "float32"}},
-            "loss": "mean",
-            "device": {"memory": "1GB"},
-        }
-    )
-
-
-def tiny(width: int) -> dict[str, Any]:
-    """A request for a plan that is solved for in a moment; each width is another question."""
-    return {"spec": spec_of(width=width), "budget": "1GB", "name": f"tiny {width}", "time_limit": 5}
-
-
-ALLOWED = ("tests.service.factories:tiny", "tests.service.factories:greedy", "tests.service.factories:endless")
+ROOT = Path(__file__).parents[2]
+STARTS_WITHIN_S = 60.0  # on a machine that is busy
+COMMAND = (sys.executable, "-c", "from planner.cli import main; main()")
+TOKENS = frozenset(Scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """An answer, read to its end."""
+class Server:
+    """A server of the tests' own, its database, and a token for it."""
 
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+    url: str
+    database: Database
+    token: str
 
     @property
-    def data(self) -> Any:
-        return json.loads(self.body)
+    def jobs(self) -> JobStore:
+        return JobStore(self.database)
 
 
-@dataclass(slots=True, kw_only=True)
-class Server:
-    """A server that is running."""
-
-    port: int
-    process: subprocess.Popen[bytes]
-    log: Path
-    headers: dict[str, str] = field(default_factory=dict)
-
-    def ask(self, method: str, path: str, body: bytes | Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        """The answer to a request; what is not bytes is sent as JSON."""
-        sent = {**self.headers, **(headers or {})}
-        if body is not None:
-            sent = {"content-type": "application/json", **sent}
-        if not isinstance(body, bytes | None):
-            body = json.dumps(body).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request(method, path, body=body, headers=sent)
-            response = connection.getresponse()
-            names = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(status=response.status, headers=names, body=response.read())
-        finally:
-            connection.close()
-
-    def get(self, path: str, **headers: str) -> Answer:
-        return self.ask("GET", path, headers=headers)
-
-    def post(self, path: str, body: Any, **headers: str) -> Answer:
-        return self.ask("POST", path, body, headers=headers)
-
-    def logged(self) -> str:
-        return self.log.read_text()
+@contextmanager
+def serving(folder: Path, *options: str, workers: int = 0) -> Iterator[Server]:
+    """A server with that many workers, started by the command that users have."""
+    url = f"sqlite:///{folder}/planner.db"
+    database = Database(url)
+    database.migrate()
+    _, token = TokenStore(database).create("tests", TOKENS)
+    port = free_port()
+    command = [*COMMAND, "serve", "--db", url, "--port", str(port), "--workers", str(workers), *options]
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/readyz", process, folder / "log")
+        yield Server(url=f"http://127.0.0.1:{port}", database=database, token=token)
+    finally:
+        process.terminate()
+        process.wait(STARTS_WITHIN_S)
+        database.close()
 
 
-def settings_for(url: str, **more: Any) -> Settings:
-    return Settings(database=url, allowed=frozenset(ALLOWED), **{"requests_per_minute": 100_000, **more})
-
-
-def environment(**more: str) -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    return {**os.environ, "PYTHONPATH": root, "PYTHONWARNINGS": "default", **more}
-
-
-def eventually(what: Callable[[], Any], *, within_s: float = START_S) -> Any:
-    """What a function returns once that is true."""
-    until = time.monotonic() + within_s
+def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    until = time.monotonic() + STARTS_WITHIN_S
     while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < until, f"still {found!r} after {within_s} s"
+        try:
+            urlopen(url, timeout=STARTS_WITHIN_S).close()
+            return
+        except URLError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.1)
+
+
+@cache
+def small_result() -> Result:
+    """What a solve of a small step brought; no spec leads to it."""
+    plan = small_plan()
+    summary = {
+        "status": "optimal",
+        "model": "small",
+        "device": plan.device,
+        "budget_bytes": plan.budget_bytes,
+        "static_bytes": {"total": plan.predicted.static_bytes},
+        "predicted_peak_bytes": plan.predicted.peak_bytes,
+        "predicted_peak_at": plan.predicted.peak_at,
+        "predicted_step_s": plan.predicted.step_s,
+        "added_s": plan.predicted.recompute_s,
+        "recompute_s": plan.predicted.recompute_s,
+        "stall_s": plan.predicted.stall_s,
+        "host_bytes": plan.predicted.host_bytes,
+        "gap": 0.0,
+        "plan": "elsewhere.yaml",
+    }
+    return Result(
+        summary=summary,
+        text="small on a device\n\x1b[31mred",
+        plan=format_plan(plan),
+        report=report_page(small_report()),
+    )
+
+
+def leased(jobs: JobStore) -> Lease:
+    """The next job, had by the test as if it were a worker."""
+    until = time.monotonic() + STARTS_WITHIN_S
+    while (lease := jobs.lease(f"test-{os.urandom(4).hex()}")) is None:
+        assert time.monotonic() < until
         time.sleep(0.05)
+    return lease
 
 
-_SERVE = "import sys; from planner.service.processes import listen; listen('127.0.0.1', int(sys.argv[1]), 1)"
-_WORK = "from planner.service.processes import main; main()"
-
-
-def start_server(settings: Settings, log: Path, port: int | None = None) -> Server:
-    """A server without workers; it may not answer yet."""
-    port = port or free_port()
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, str(port)],
-            env=environment(**{SETTINGS: as_text(settings)}),
-            stdout=file,
-            stderr=file,
-        )
-    return Server(port=port, process=process, log=log)
-
-
-def answers(server: Server) -> bool:
-    """Whether it is up."""
-    assert server.process.poll() is None, server.logged()
-    try:
-        return server.get("/healthz").status == 200
-    except OSError:
-        return False
-
-
-@contextmanager
-def serving(settings: Settings, log: Path) -> Iterator[Server]:
-    """A server that answers, without workers."""
-    server = start_server(settings, log)
-    try:
-        eventually(lambda: answers(server))
-        yield server
-    finally:
-        stop(server.process)
-
-
-def start_worker(settings: Settings, log: Path, *, is_stub: bool = False) -> subprocess.Popen[bytes]:
-    """A worker; its jobs are solved, or `tests.service.stub` pretends so."""
-    command = ["-m", "tests.service.stub", "work"] if is_stub else ["-c", _WORK]
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, *command, str(os.getpid())],
-            env=environment(**{SETTINGS: as_text(settings)}),
-            stdout=file,
-            stderr=file,
-        )
-
-
-@contextmanager
-def working(settings: Settings, log: Path, *, is_stub: bool = False) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker, meanwhile."""
-    process = start_worker(settings, log, is_stub=is_stub)
-    try:
-        yield process
-    finally:
-        stop(process)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def children_of(pid: int) -> tuple[int, ...]:
-    """Processes that a process has started and that are there."""
-    found = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))  # of each thread
-    return tuple(int(child) for child in found.split())
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def done(jobs: JobStore, key: str, *, name: str = "small.yaml", result: Result | None = None) -> str:
+    """The id of a job that is done."""
+    request = {"spec": "model: {preset: gpt2}\n", "name": name, "budget": "1GB", "device": None}
+    job, _ = jobs.submit(key=key, name=name, request=request)
+    lease = leased(jobs)
+    assert lease.job.id == job.id
+    assert jobs.finish(lease, result or small_result())
+    return job.id

@@ -20,7 +20,7 @@ from planner.service.settings import MIB, HelperLimits
 from planner.service.store.database import Database
 from planner.service.store.jobs import JobStore, Result
 from planner.service.store.tokens import Scope, TokenStore
-from tests.service.servers import Answer, Server, serving, settings_for, spec_of, tiny
+from tests.service.processes import Answer, Server, serving, settings_for, spec_of, tiny
 
 LLAMA = "model: {preset: llama-3-8b}\nbatch: {micro_batch: 1, sequence_length: 512}\n"
 UNKNOWN = "0" * 32
@@ -139,11 +139,11 @@ def test_what_is_done_can_be_fetched(server: Server, folder: Path) -> None:
     while (lease := store.lease("test")) is not None and lease.job.id != job:
         pass
     assert lease is not None
-    assert store.finish(lease, Result(summary={"gap": 0}, plan="plan: 1\n", report="<script>1</script>"))
+    assert store.finish(lease, Result(summary={"gap": 0}, text="", plan="plan: 1\n", report="<script>1</script>"))
     database.close()
     assert {"gap": 0} == server.get(f"/v1/plans/{job}").data["summary"]
     plan = server.get(f"/v1/plans/{job}/plan.yaml")
-    assert (b"plan: 1\n", f'attachment; filename="{job}.plan.yaml"') == (plan.body, plan.headers["content-disposition"])
+    assert (b"plan: 1\n", 'attachment; filename="tiny 4.plan.yaml"') == (plan.body, plan.headers["content-disposition"])
     report = server.get(f"/v1/plans/{job}/report.html")
     assert "sandbox allow-scripts; frame-ancestors 'self'" == report.headers["content-security-policy"]
     assert server.get(f"/v1/plans/{job}/events").body.count(b"event: job") == 1

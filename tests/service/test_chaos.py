@@ -13,7 +13,7 @@ from planner.service.store.database import Database
 from planner.service.store.jobs import JobStatus, JobStore
 from tests.service.chaos import Books, step_the_clock, storm
 from tests.service.conftest import a_cluster, database_of
-from tests.service.servers import Answer, eventually, serving, settings_for, tiny, working
+from tests.service.processes import Answer, eventually, serving, settings_for, tiny, working
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import uvicorn
 
 from planner.service import connections
 from tests.service.conftest import free_port
-from tests.service.servers import eventually
+from tests.service.processes import eventually
 
 HEAD_S = 0.5
 

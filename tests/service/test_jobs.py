@@ -9,7 +9,7 @@ from planner.service.store.database import Database
 from planner.service.store.jobs import LEASE_S, MAX_ATTEMPTS, Job, JobStatus, JobStore, Result
 from planner.service.store.tables import jobs, metadata
 
-RESULT = Result(summary={"peak_bytes": 1}, plan="plan: 1\n", report="<p>report</p>")
+RESULT = Result(summary={"peak_bytes": 1}, text="peak 1 B", plan="plan: 1\n", report="<p>report</p>")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("uvicorn")
 
 from tests.service.conftest import free_port
-from tests.service.servers import Server, children_of, environment, eventually, is_running, stop
+from tests.service.processes import Server, children_of, environment, eventually, is_running, stop
 
 
 def is_up(server: Server) -> bool:

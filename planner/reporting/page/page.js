@@ -1,3 +1,10 @@
+// In another page's frame, this page says how high it is: it may be of no site, so that page cannot look.
+if (window.parent !== window) {
+  const tell = () => window.parent.postMessage({ height: document.documentElement.offsetHeight }, "*");
+  new ResizeObserver(tell).observe(document.documentElement);
+  window.addEventListener("message", tell);
+}
+
 // A cursor on the chart of memory: point at it, or focus it and use the arrow keys. The page says all of it without, too.
 (() => {
   "use strict";

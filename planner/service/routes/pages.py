@@ -13,11 +13,13 @@ from jinja2 import Environment, PackageLoader
 
 from planner.device import device_names
 from planner.errors import PlannerError
+from planner.presets import preset_names
 from planner.service.problems import problem, problem_of
+from planner.service.requests import plan_file
 from planner.service.routes.access import COOKIE, Service, is_same_site, page_may_read, page_may_submit
-from planner.service.routes.plans import DEFAULT_GAP, JobId, PlanBody, ask, found
+from planner.service.routes.plans import DEFAULT_GAP, JobId, PlanBody, ask, best_so_far, found
 from planner.service.security import PAGE_POLICY
-from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
+from planner.service.store.jobs import IN_FLIGHT, Answer, Job, JobStatus
 from planner.service.store.tokens import Scope
 from planner.units import format_bytes, format_seconds
 
@@ -70,14 +72,53 @@ class _Asked:
     time_limit: str = "60"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Example:
+    """A spec to start from: a file in `pages/examples`, with a budget that makes it interesting."""
+
+    key: str
+    title: str
+    budget: str
+
+
+EXAMPLES = (
+    _Example(key="gpt2", title="GPT-2 on a 24 GB card", budget="12GB"),
+    _Example(key="llama-3-8b", title="Llama 3 8B over eight H100s", budget="40GB"),
+)
+
+
 @router.get("/", dependencies=[page_may_read])
-def submit_page(service: Service) -> HTMLResponse:
+def submit_page(service: Service, example: str = "") -> HTMLResponse:
     """Where a plan is asked for."""
+    for one in EXAMPLES:
+        if one.key == example:
+            return _submit_page(service, _Asked(spec=example_spec(one.key), name=f"{one.key}.yaml", budget=one.budget))
     return _submit_page(service, _Asked())
 
 
+def example_spec(key: str) -> str:
+    """The text of an example."""
+    return resources.files("planner.service.pages").joinpath("examples", f"{key}.yaml").read_text(encoding="utf-8")
+
+
 def _submit_page(service: Service, form: _Asked, status: int = 200, **values: Any) -> HTMLResponse:
-    return _page(service, "submit.html", "/", status, form=form, devices=device_names(), **values)
+    return _page(
+        service,
+        "submit.html",
+        "/",
+        status,
+        form=form,
+        devices=device_names(),
+        presets=preset_names(),
+        examples=EXAMPLES,
+        longest_time_limit_s=service.settings.limits.longest_time_limit_s,
+        **values,
+    )
+
+
+def problem_page(service: Service, found: Mapping[str, Any]) -> HTMLResponse:
+    """A problem document for people."""
+    return _page(service, "problem.html", "", found["status"], problem=found)
 
 
 @router.post("/submit", dependencies=[page_may_submit])
@@ -134,14 +175,15 @@ def plans_page(service: Service, q: str = "", status: str = "", before: float | 
 def plan_page(job_id: JobId, service: Service) -> HTMLResponse:
     """A plan: how far it is, or what it is."""
     job = found(service.jobs.get(job_id))
-    result = service.jobs.result(job_id)
     return _page(
         service,
         "plan.html",
         "/plans",
         job=job,
         in_flight=job.status in IN_FLIGHT,
-        summary=result.summary if result else None,
+        is_done=job.status is JobStatus.DONE,
+        best=best_so_far(job),
+        plan_file=plan_file(job.name),
     )
 
 
@@ -157,7 +199,7 @@ class _Compared:
     """One of two plans."""
 
     job: Job
-    result: Result
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +233,13 @@ def compare_page(
     ids = list(dict.fromkeys(chosen or []))
     plans: list[_Compared] = []
     for job_id in ids[:2]:
-        job, result = service.jobs.get(job_id), service.jobs.result(job_id)
-        if job is not None and result is not None:
-            plans.append(_Compared(job=job, result=result))
+        job, answer = service.jobs.get(job_id), service.jobs.answer(job_id)
+        if job is not None and answer is not None:
+            plans.append(_Compared(job=job, answer=answer))
     why = f"{len(ids)} were chosen" if ids and len(ids) != 2 else ""
     if why or len(plans) != 2:
         return _page(service, "compare.html", "/compare", plans=(), rows=(), problem=why)
-    one, other = (plan.result.summary for plan in plans)
+    one, other = (plan.answer.summary for plan in plans)
     rows = [_row(name, (get(one), get(other)), show) for name, get, show in _FIGURES]
     model = _Row(name="Model", shown=(one["model"], other["model"]), difference="")
     device = _Row(name="Device", shown=(one["device"], other["device"]), difference="")
@@ -205,13 +247,16 @@ def compare_page(
 
 
 def _row(name: str, values: tuple[float | None, float | None], show: Callable[[float], str]) -> _Row:
-    one, other = values
-    difference = "" if one is None or other is None or one == other else show(other - one)
-    if difference and other is not None and one is not None and other > one:
-        difference = f"+{difference}"
-    return _Row(
-        name=name, shown=tuple("not known" if one is None else show(one) for one in values), difference=difference
-    )
+    shown = tuple("not known" if one is None else show(one) for one in values)
+    return _Row(name=name, shown=shown, difference=_difference(*values, show))
+
+
+def _difference(one: float | None, other: float | None, show: Callable[[float], str]) -> str:
+    if one is None or other is None:
+        return ""
+    if one == other:
+        return "none"
+    return f"+{show(other - one)}" if other > one else f"−{show(one - other)}"
 
 
 @router.get("/login")

@@ -16,11 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from planner.errors import PlannerError
-from planner.service.requests import SPEC_NAME, PlanRequest
+from planner.service.progress import Best, best_of
+from planner.service.requests import SPEC_NAME, PlanRequest, plan_file
 from planner.service.routes.access import Service, may_read, may_submit
 from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
-from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, Result
+from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
@@ -102,10 +103,13 @@ def list_plans(
 
 @router.get("/{job_id}", dependencies=[may_read], summary="Look at a plan")
 def get_plan(job_id: JobId, service: Service) -> dict[str, Any]:
-    """Where it stands; once it is done, with the summary that `planner solve --json` prints."""
+    """Where it stands; once it is done, with what `planner solve` prints, as JSON (`summary`) and as `text`.
+
+    When no plan fits, the problem has both, as `answer` and `text`.
+    """
     job = found(service.jobs.get(job_id))
-    result = service.jobs.result(job_id) if job.status is JobStatus.DONE else None
-    return document(job) | ({"summary": result.summary} if result else {})
+    answer = service.jobs.answer(job_id) if job.status is JobStatus.DONE else None
+    return document(job) | ({} if answer is None else {"summary": answer.summary, "text": answer.text})
 
 
 @router.delete("/{job_id}", dependencies=[may_submit], summary="Take it back")
@@ -123,8 +127,10 @@ def delete_plan(job_id: JobId, service: Service) -> dict[str, Any]:
 )
 def get_plan_file(job_id: JobId, service: Service) -> Response:
     """The plan file."""
-    headers = {"content-disposition": f'attachment; filename="{job_id}.plan.yaml"'}
-    return Response(result_of(service, job_id).plan, media_type="application/yaml", headers=headers)
+    job = found(service.jobs.get(job_id))
+    headers = {"content-disposition": f'attachment; filename="{plan_file(job.name)}"'}
+    content = of_result(job, service.jobs.plan(job_id))
+    return Response(content, media_type="application/yaml", headers=headers)
 
 
 @router.get("/{job_id}/report.html", dependencies=[may_read], summary="The report", response_class=HTMLResponse)
@@ -132,7 +138,7 @@ def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     """The report as one page that needs no network; its own policy lets its own script run and no other."""
     # The plan's page shows it in a frame.
     headers = {"x-frame-options": "SAMEORIGIN", "content-security-policy": REPORT_POLICY}
-    return HTMLResponse(result_of(service, job_id).report, headers=headers)
+    return HTMLResponse(of_result(found(service.jobs.get(job_id)), service.jobs.report(job_id)), headers=headers)
 
 
 @router.get(
@@ -182,6 +188,11 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
+def best_so_far(job: Job) -> Best | None:
+    """The best plan that a job's progress tells of."""
+    return None if job.progress is None else best_of(job.progress["lines"])
+
+
 def found(job: Job | None) -> Job:
     """The job; a 404 when there is none."""
     if job is None:
@@ -189,17 +200,16 @@ def found(job: Job | None) -> Job:
     return job
 
 
-def result_of(service: Service, job_id: str) -> Result:
-    """The result of a job that is done; a 404 when there is no such job, and a 409 when it is not done."""
-    job = found(service.jobs.get(job_id))
-    result = service.jobs.result(job_id)
-    if result is None:
+def of_result(job: Job, part: str | None) -> str:
+    """A part of a job's result; a 409 when it is not done."""
+    if part is None:
         raise HTTPException(409, f"the plan is {job.status}")
-    return result
+    return part
 
 
 def document(job: Job) -> dict[str, Any]:
     """A job as JSON data."""
+    best = best_so_far(job)
     return {
         "id": job.id,
         "url": f"/v1/plans/{job.id}",
@@ -209,5 +219,6 @@ def document(job: Job) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "attempt": job.attempt,
         "progress": job.progress,
+        "best": None if best is None else asdict(best),
         "problem": job.problem,
     }

@@ -80,11 +80,20 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a solve brought: the summary as JSON data, the plan as YAML, the report as HTML."""
+    """What a solve brought: the summary as JSON data and as text, the plan as YAML, the report as HTML."""
 
     summary: Mapping[str, Any]
+    text: str
     plan: str
     report: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What is said of a solve: the summary as JSON data and as text."""
+
+    summary: Mapping[str, Any]
+    text: str
 
 
 class JobStore:
@@ -136,7 +145,31 @@ class JobStore:
             row = connection.execute(select(results).where(results.c.job_id == job_id)).one_or_none()
         if row is None:
             return None
-        return Result(summary=json.loads(row.summary), plan=row.plan, report=zlib.decompress(row.report).decode())
+        return Result(
+            summary=json.loads(row.summary),
+            text=row.text,
+            plan=row.plan,
+            report=zlib.decompress(row.report).decode(),
+        )
+
+    def answer(self, job_id: str) -> Answer | None:
+        """What is said of a job that is done, or None; plan and report, which are larger, stay where they are."""
+        row = self._of_result(job_id, results.c.summary, results.c.text)
+        return None if row is None else Answer(summary=json.loads(row.summary), text=row.text)
+
+    def plan(self, job_id: str) -> str | None:
+        """The plan of a job that is done, or None."""
+        row = self._of_result(job_id, results.c.plan)
+        return None if row is None else str(row.plan)
+
+    def report(self, job_id: str) -> str | None:
+        """The report of a job that is done, or None."""
+        row = self._of_result(job_id, results.c.report)
+        return None if row is None else zlib.decompress(row.report).decode()
+
+    def _of_result(self, job_id: str, *columns: ColumnElement[Any]) -> Row[Any] | None:
+        with self._database.reading() as connection:
+            return connection.execute(select(*columns).where(results.c.job_id == job_id)).one_or_none()
 
     def search(
         self, *, text: str = "", status: JobStatus | None = None, before: float | None = None, limit: int
@@ -243,6 +276,7 @@ class JobStore:
                 insert(results).values(
                     job_id=lease.job.id,
                     summary=json.dumps(result.summary),
+                    text=result.text,
                     plan=result.plan,
                     report=zlib.compress(result.report.encode()),
                 )

@@ -57,6 +57,7 @@ results = Table(
     metadata,
     Column("job_id", String(32), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("summary", Text, nullable=False),  # JSON, as `planner solve --json` prints it
+    Column("text", Text, nullable=False),  # as `planner solve` prints it, without the last line
     Column("plan", Text, nullable=False),  # YAML, as planner.apply takes it
     Column("report", LargeBinary, nullable=False),  # HTML, compressed with zlib
 )

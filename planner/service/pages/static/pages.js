@@ -1,7 +1,8 @@
-// Findings while one types, the choice of a file, and progress as it comes. Every page works without.
+// Findings while one types, the choice of a file, progress as it comes, and a report's height. Every page works without.
 "use strict";
 
 const PAUSE_MS = 400; // in typing, before what was typed is checked
+const MOST_PX = 20000; // that a report may ask for
 
 function lines(list, element) {
   const items = list.map((text) => {
@@ -35,7 +36,9 @@ function liveLint(spec, name, output) {
     const problems = [
       ...found.unreadable.map((one) => `line ${one.line ?? "?"}: ${one.message}`),
       ...found.findings.map(
-        (one) => `line ${one.line}: ${one.severity} ${one.code}: ${one.message}${one.help ? ` (${one.help})` : ""}`,
+        (one) =>
+          `line ${one.line}${one.key ? `, ${one.key}` : ""}: ${one.message}${one.help ? `; ${one.help}` : ""}` +
+          ` (${one.severity} ${one.code})`,
       ),
     ];
     if (problems.length) {
@@ -43,7 +46,7 @@ function liveLint(spec, name, output) {
       lines(problems, list);
       output.replaceChildren(list);
     } else {
-      output.textContent = found.checked.length ? "Nothing was found." : "This is no spec, and no config of a framework that is known.";
+      output.textContent = found.checked.length ? "Nothing was found." : "This is no spec, and no config of a framework that is known: a spec has model: and batch:.";
     }
   }
   function soon() {
@@ -64,13 +67,22 @@ function chooseFile(input, spec, name) {
   });
 }
 
-function watch(progress, status) {
-  const events = new EventSource(progress.dataset.events);
+const milliseconds = (seconds) => `${(1e3 * seconds).toFixed(2)} ms`;
+const gigabytes = (bytes) => `${(bytes / 1e9).toFixed(2)} GB`;
+
+function watch(best, progress, status) {
+  const events = new EventSource(best.dataset.events);
+  const figure = (id, text) => { document.getElementById(id).textContent = text; };
   events.addEventListener("job", (event) => {
     const job = JSON.parse(event.data);
     status.textContent = job.status;
     status.className = `status ${job.status}`;
-    lines(job.progress ? job.progress.lines : [], progress);
+    if (job.progress && job.progress.lines.length) lines(job.progress.lines, progress);
+    if (job.best) {
+      figure("added", milliseconds(job.best.added_s));
+      figure("bound", milliseconds(job.best.bound_s));
+      figure("peak", gigabytes(job.best.peak_bytes));
+    }
     if (job.status !== "queued" && job.status !== "running") {
       events.close();
       location.reload();
@@ -78,11 +90,23 @@ function watch(progress, status) {
   });
 }
 
+// The report is of no site, so it is asked, and believed in one number alone.
+function fit(frame) {
+  window.addEventListener("message", (event) => {
+    const height = event.source === frame.contentWindow ? Number(event.data.height) : 0;
+    if (height > 0) frame.style.height = `${Math.min(height, MOST_PX) + 2}px`; // and its border
+  });
+  frame.contentWindow.postMessage({}, "*"); // where it was loaded before this script
+}
+
+for (const element of document.querySelectorAll(".with-scripts")) element.hidden = false;
 const spec = document.getElementById("spec");
 if (spec) {
   const name = document.getElementById("name");
   liveLint(spec, name, document.getElementById("lint"));
   chooseFile(document.getElementById("file"), spec, name);
 }
-const progress = document.getElementById("progress");
-if (progress) watch(progress, document.getElementById("status"));
+const best = document.getElementById("best");
+if (best) watch(best, document.getElementById("progress"), document.getElementById("status"));
+const report = document.getElementById("report");
+if (report) fit(report);

@@ -41,6 +41,7 @@ def upgrade() -> None:
         "results",
         sa.Column("job_id", sa.String(32), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
         sa.Column("summary", sa.Text, nullable=False),
+        sa.Column("text", sa.Text, nullable=False),
         sa.Column("plan", sa.Text, nullable=False),
         sa.Column("report", sa.LargeBinary, nullable=False),
     )
