@@ -1,7 +1,7 @@
 """Kills servers and workers of a service at random while it is asked for plans, and shows what came of every job.
 
-    python benchmarks/service_chaos.py --jobs 200 --kills 20
-    python benchmarks/service_chaos.py --db postgresql://planner@localhost/chaos --solver stub
+    ./dev/env python -m benchmarks.service_chaos --jobs 200 --kills 20
+    ./dev/env python -m benchmarks.service_chaos --db postgresql://planner@localhost/chaos --solver stub
 
 Two servers and three workers share the database; each kill is SIGKILL, and another process is started in its place.
 With --solver stub the solves are pretended, so that the queue is what is tried; otherwise tiny models are traced and
@@ -12,8 +12,6 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from planner.service.store.jobs import JobStatus
 from tests.service.chaos import storm
