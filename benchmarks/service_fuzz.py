@@ -1,6 +1,6 @@
 """Sends a server of its own what its OpenAPI document allows, and what it does not, and counts what comes back.
 
-    python benchmarks/service_fuzz.py --examples 250
+    ./dev/env python -m benchmarks.service_fuzz --examples 250
 
 It needs schemathesis 4 (pip install schemathesis), whose command may be in another environment: --schemathesis PATH. It
 ends with status 1 where an answer is a fault of the server (5xx), or is not as the document says.
@@ -13,9 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tests.service.fleet import serving, settings_for
+from tests.service.processes import serving, settings_for
 
 CHECKS = "not_a_server_error,content_type_conformance,response_headers_conformance"
 

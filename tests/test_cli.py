@@ -920,13 +920,16 @@ def solving(*options: str, code: str = "") -> "subprocess.Popen[str]":
 def interrupted(process: "subprocess.Popen[str]", moment: str) -> tuple[int, str, str]:
     """The exit status and what is printed from when the moment is reported, and the process is interrupted, on."""
     assert process.stderr is not None
-    assert any(moment in line for line in process.stderr)
+    assert any(re.search(moment, line) for line in process.stderr)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize("moment", ["looking for the cheapest plan", "at least"])
+PROVEN = "can add less than [1-9]"  # the decomposition has answered
+
+
+@pytest.mark.parametrize("moment", ["looking for the cheapest plan", PROVEN])
 def test_an_interrupted_solver_shows_its_best_plan_and_writes_none(moment: str) -> None:
     Path("gpt2.plan.yaml").write_text("precious")
     before = files()
@@ -938,7 +941,7 @@ def test_an_interrupted_solver_shows_its_best_plan_and_writes_none(moment: str) 
     assert (True, None) == (found["interrupted"], found["plan"])
     assert 0 < found["predicted_peak_bytes"] <= found["budget_bytes"]
     assert found["added_bound_s"] <= found["added_s"]
-    if moment == "at least":  # the decomposition has answered
+    if moment == PROVEN:
         assert 0 < found["added_bound_s"]
         assert found["recompute_s"] < min(row["recompute_s"] for row in found["baselines"] if row["fits"])
     assert before == files()

@@ -51,6 +51,8 @@ def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"answer": _ANSWERS[asked["what"]](**asked["of"])}
     except PlannerError as error:
         return {"problem": problem_of(error)}
+    except MemoryError:
+        raise
     except RecursionError:
         return {"problem": problem(422, "The input cannot be used", "nested too deeply")}
     except Exception as error:  # a fault of ours: a line for the operator, and no word of it to those who ask

@@ -35,7 +35,6 @@ PAGE_POLICY = (
 # A report has a policy of its own in the page, for its own style and script. Both hold at once. This one makes it a
 # page of no site, so that its script, whatever it is, can ask the service for nothing.
 REPORT_POLICY = "sandbox allow-scripts; frame-ancestors 'self'"
-_LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 _MOST_CLIENTS = 10_000  # that are remembered; beyond it the longest silent are forgotten
 _MINUTE_S = 60.0
 
@@ -179,7 +178,13 @@ class _Body:
 def _is_loopback(host: str) -> bool:
     """Whether a Host header names this machine as itself: "localhost:8080"."""
     name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdigit() else host).lower() in _LOOPBACK_NAMES
+    name = name if colon and port.isdigit() else host
+    if name.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:  # a name, which may lead anywhere
+        return False
 
 
 _UNCOUNTED = frozenset(("/healthz", "/readyz"))

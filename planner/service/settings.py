@@ -29,14 +29,14 @@ class HelperLimits:
 
     Attributes:
         count: Processes of each server that answer.
-        memory_bytes: Of address space, of one of them: the largest config takes a quarter of it.
+        memory_bytes: Of address space, of one of them: the largest spec takes an eighth of it.
         deadline_s: For one answer. Configs that people write take milliseconds.
         most_waiting: Questions that may wait for one of them. Each holds one of the 40 threads that also look up plans.
         longest_wait_s: How long they may.
     """
 
     count: int = 2
-    memory_bytes: int = 2 * 1024 * MIB
+    memory_bytes: int = 1024 * MIB
     deadline_s: float = 10.0
     most_waiting: int = 16
     longest_wait_s: float = 5.0

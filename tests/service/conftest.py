@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,29 +54,33 @@ class Postgres:
         self.run("pg_ctl", "-D", f"{self.directory}/data", "-m", mode, "-w", "stop")
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+@contextmanager
+def a_cluster(directory: Path) -> Iterator[Postgres]:
+    """A cluster of its own in an empty directory that every user can reach."""
     if postgres_binary("initdb") is None or postgres_binary("pg_ctl") is None:
         pytest.skip("PostgreSQL is not installed")
     pytest.importorskip("psycopg")
     as_user: tuple[str, ...] = ()
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         as_user = ("runuser", "-u", "postgres", "--")
-    directory = Path(tempfile.mkdtemp(prefix="planner-postgres-"))
-    if as_user:
         shutil.chown(directory, "postgres")
     cluster = Postgres(directory=directory, port=free_port(), as_user=as_user)
+    data = f"{directory}/data"
     try:
-        cluster.run("initdb", "-D", f"{directory}/data", "-U", "postgres", "-A", "trust", "--no-sync")
+        cluster.run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "--wal-segsize=1")
         cluster.start()
         yield cluster
     finally:
-        subprocess.run(
-            [*as_user, str(postgres_binary("pg_ctl")), "-D", f"{directory}/data", "-m", "immediate", "stop"],
-            capture_output=True,
-            cwd=directory,
-        )
-        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(subprocess.CalledProcessError):  # where it has ended by itself
+            cluster.stop("immediate")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One cluster for all tests that leave it running."""
+    folder = tempfile.TemporaryDirectory(prefix="planner-postgres-", ignore_cleanup_errors=True)
+    with folder as name, a_cluster(Path(name)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -40,7 +40,7 @@ def solve(job: dict[str, object], name: str) -> None:
                 sys.stderr.write("x" * 100_000)
         case _:
             time.sleep(SECONDS)
-    _say({"result": {"summary": {"name": name}, "plan": "plan\n", "text": "", "report": "<p>"}})
+    _say({"result": {"summary": {"name": name}, "text": "", "plan": "plan\n", "report": "<p>"}})
 
 
 def _say(record: dict[str, object]) -> None:

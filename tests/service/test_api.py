@@ -16,16 +16,16 @@ pytest.importorskip("uvicorn")
 
 from planner.cli import main
 from planner.service.security import RateLimiter
-from planner.service.settings import HelperLimits
+from planner.service.settings import MIB, HelperLimits
 from planner.service.store.database import Database
 from planner.service.store.jobs import JobStore, Result
 from planner.service.store.tokens import Scope, TokenStore
-from tests.service.fleet import Answer, Server, serving, settings_for, spec_of, tiny
+from tests.service.processes import Answer, Server, serving, settings_for, spec_of, tiny
 
 LLAMA = "model: {preset: llama-3-8b}\nbatch: {micro_batch: 1, sequence_length: 512}\n"
 UNKNOWN = "0" * 32
 # Quadratic in the standard library's reader of TOML: minutes, where a second is allowed.
-SLOW_SPEC = "".join(f"k{number}: 1\n" for number in range(90_000))
+SLOW_TOML = "a." * 400_000 + "b = 1"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def hurried(folder: Path) -> Iterator[Server]:
     """One whose limits are soon reached."""
     settings = settings_for(
         f"sqlite:///{folder}/hurried.db",
-        helpers=HelperLimits(deadline_s=1.0),
+        helpers=HelperLimits(deadline_s=2.0),
         body_deadline_s=1.0,
         streams_per_client=2,
         longest_stream_s=2.0,
@@ -288,20 +288,30 @@ def test_a_body_that_drips_is_given_up(hurried: Server) -> None:
 
 def test_a_text_that_takes_too_long_is_given_up_and_others_are_answered_meanwhile(hurried: Server) -> None:
     answers: list[Answer] = []
-    slow = threading.Thread(target=lambda: answers.append(hurried.post("/v1/estimate", {"spec": SLOW_SPEC})))
+    slow = threading.Thread(
+        target=lambda: answers.append(hurried.post("/v1/lint", {"content": SLOW_TOML, "name": "a.toml"}))
+    )
     slow.start()
     assert 200 == hurried.post("/v1/estimate", {"spec": LLAMA}).status
     slow.join()
-    assert "takes longer than the 1 s" in problem_in(answers[0], 422)["detail"]
+    assert "takes longer than the 2 s" in problem_in(answers[0], 422)["detail"]
     for _ in range(3):  # each of the helpers
         assert 200 == hurried.post("/v1/lint", {"content": "a: 1"}).status
+
+
+def test_a_text_that_takes_too_much_memory_is_given_up(folder: Path) -> None:
+    settings = settings_for(f"sqlite:///{folder}/small.db", helpers=HelperLimits(count=1, memory_bytes=96 * MIB))
+    with serving(settings, folder / "small.log") as server:
+        large = {"spec": "".join(f"k{number}: 1\n" for number in range(90_000))}
+        assert "takes more than the 0.1 GB" in problem_in(server.post("/v1/estimate", large), 422)["detail"]
+        assert 200 == server.post("/v1/estimate", {"spec": LLAMA}).status
 
 
 def test_more_slow_texts_than_can_wait_are_told_so_and_plans_are_still_looked_up(hurried: Server) -> None:
     statuses: list[int] = []
 
     def ask() -> None:
-        statuses.append(hurried.post("/v1/estimate", {"spec": SLOW_SPEC}).status)
+        statuses.append(hurried.post("/v1/lint", {"content": SLOW_TOML, "name": "a.toml"}).status)
 
     threads = [threading.Thread(target=ask) for _ in range(40)]
     for thread in threads:
@@ -348,11 +358,32 @@ def test_the_rate_of_one_client_is_not_anothers_and_refills() -> None:
 
 
 def test_without_tokens_the_server_answers_to_loopbacks_names_alone(server: Server, guarded: Server) -> None:
-    for host in ("localhost", f"localhost:{server.port}", "127.0.0.1", f"[::1]:{server.port}", "LOCALHOST"):
+    for host in ("localhost", f"localhost:{server.port}", "127.0.0.1", f"[::1]:{server.port}", "LOCALHOST", "[::1]"):
         assert 200 == server.get("/v1/plans", host=host).status
     for host in ("evil.example", f"evil.example:{server.port}", "localhost.evil.example", "127.0.0.1.evil.example", ""):
         assert 421 == server.get("/v1/plans", host=host).status
     assert 401 == guarded.get("/v1/plans", host="planner.example").status
+
+
+def test_odd_values_in_pages_are_no_faults(server: Server) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for query in ("before=nan", "before=inf", "before=-1e400", "before=x", "q=%00", "q=%ff%fe", "status=x"):
+        assert server.get(f"/plans?{query}").status in (200, 422)
+    for query in ("id=x&id=y", "id=%00&id=", "&".join(["id=a"] * 100)):
+        assert server.get(f"/compare?{query}").status in (200, 422)
+    for body in (
+        b"",
+        b"spec=%00",
+        b"spec=%ed%a0%80&budget=1GB",
+        b"time_limit=nan",
+        b"time_limit=1e999",
+        b"name=%0d%0a",
+    ):
+        assert 422 == server.ask("POST", "/submit", body, form).status
+    assert 403 == server.ask("POST", "/login", b"token=%ed%a0%80", form).status
+    for media in ("multipart/form-data; boundary=a", "multipart/form-data", "application/xml", ";;;", "text/plain"):
+        status = server.ask("POST", "/submit", b"--a\r\nx: y\r\n\r\n\xff\r\n--a--", {"content-type": media}).status
+        assert status in (400, 422)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,20 @@ def test_a_worker_that_ends_puts_its_job_back_as_if_not_begun(store: JobStore) -
     assert again.attempt == 1
 
 
+def test_a_job_that_was_put_back_can_be_changed_by_its_next_worker_alone(store: JobStore) -> None:
+    submit(store)
+    before = store.lease("w1")
+    assert before is not None
+    store.give_back(before)
+    held = store.lease("w2")
+    assert held is not None
+    assert held.attempt == before.attempt
+    store.give_back(before)  # sent again, since it is not known whether the database got it
+    assert not store.finish(before, RESULT)
+    assert not store.renew(before)
+    assert store.finish(held, RESULT)
+
+
 def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_by_its_worker(store: JobStore) -> None:
     running, waiting = submit(store, "a"), submit(store, "b")
     lease = store.lease("w")

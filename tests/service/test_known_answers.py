@@ -50,3 +50,15 @@ def test_what_could_not_be_answered_is_asked_again_and_the_oldest_are_forgotten(
     finally:
         answers.close()
     assert ["a", "b", "c", "a", "bad", "bad"] == asked
+
+
+def test_nothing_is_remembered_where_specs_may_name_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        answers_module._Helper, "ask", lambda self, question: asked.append(question["what"]) or {"answer": len(asked)}
+    )
+    answers = Answers(Settings(database="sqlite://", allowed=frozenset({"/srv/device.yaml"})))
+    try:
+        assert [1, 2] == [answers.estimate(spec="a", device=None) for _ in range(2)]
+    finally:
+        answers.close()

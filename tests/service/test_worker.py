@@ -16,7 +16,7 @@ from planner.service.store.database import Database
 from planner.service.store.jobs import MAX_ATTEMPTS, Job, JobStatus, JobStore
 from planner.service.store.tables import jobs
 from tests.service.conftest import database_of
-from tests.service.fleet import (
+from tests.service.processes import (
     START_S,
     children_of,
     environment,

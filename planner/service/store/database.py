@@ -14,6 +14,7 @@ from planner.errors import PlannerError
 
 BUSY_MS = 10_000  # that a writer waits for another; a transaction here takes milliseconds
 CONNECT_S = 5  # that a database may take to answer a new connection
+SILENCE_MS = 30_000  # after which a connection whose other end acknowledges nothing is given up: the network is gone
 POOL_SIZE = 5
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -54,7 +55,7 @@ class Database:
                 hide_parameters=True,
                 pool_pre_ping=True,
                 pool_size=POOL_SIZE,
-                connect_args={"connect_timeout": CONNECT_S},
+                connect_args={"connect_timeout": CONNECT_S, "tcp_user_timeout": SILENCE_MS},
             )
 
     def migrate(self) -> None:

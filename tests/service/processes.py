@@ -179,7 +179,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def children_of(pid: int) -> tuple[int, ...]:
     """Processes that a process has started and that are there."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    found = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))  # of each thread
     return tuple(int(child) for child in found.split())
 
 
