@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from planner.service.processes import SETTINGS
 from planner.service.settings import Settings, as_text
 from tests.service.conftest import free_port
 
+COMMAND = (sys.executable, "-c", "from planner.cli import main; main()")
 START_S = 120.0  # on a machine that is busy with other tests
 
 
@@ -116,34 +117,43 @@ _WORK = "from planner.service.processes import main; main()"
 def start_server(settings: Settings, log: Path, port: int | None = None) -> Server:
     """A server without workers; it may not answer yet."""
     port = port or free_port()
+    return _start(port, log, sys.executable, "-c", _SERVE, str(port), **{SETTINGS: as_text(settings)})
+
+
+def start_command(database: str, log: Path, *options: str) -> Server:
+    """`planner serve`, as users start it; it may not answer yet."""
+    port = free_port()
+    return _start(port, log, *COMMAND, "serve", "--db", database, "--port", str(port), *options)
+
+
+def _start(port: int, log: Path, *command: str, **variables: str) -> Server:
     with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, str(port)],
-            env=environment(**{SETTINGS: as_text(settings)}),
-            stdout=file,
-            stderr=file,
-        )
+        process = subprocess.Popen(command, env=environment(**variables), stdout=file, stderr=file)
     return Server(port=port, process=process, log=log)
 
 
 def answers(server: Server) -> bool:
-    """Whether it is up."""
+    """Whether it is up, with all its processes begun."""
     assert server.process.poll() is None, server.logged()
     try:
-        return server.get("/healthz").status == 200
+        return server.get("/readyz").status == 200
     except OSError:
         return False
 
 
 @contextmanager
-def serving(settings: Settings, log: Path) -> Iterator[Server]:
-    """A server that answers, without workers."""
-    server = start_server(settings, log)
+def running(server: Server) -> Iterator[Server]:
+    """A server that was started, once it answers; it is stopped afterwards."""
     try:
         eventually(lambda: answers(server))
         yield server
     finally:
         stop(server.process)
+
+
+def serving(settings: Settings, log: Path) -> AbstractContextManager[Server]:
+    """A server that answers, without workers."""
+    return running(start_server(settings, log))
 
 
 def start_worker(settings: Settings, log: Path, *, is_stub: bool = False) -> subprocess.Popen[bytes]:

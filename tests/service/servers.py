@@ -1,16 +1,11 @@
 """Servers that tests start, and what stands in for workers where no solve is wanted."""
 
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from planner.plan import format_plan
 from planner.reporting.page.page import report_page
@@ -19,11 +14,9 @@ from planner.service.store.jobs import JobStore, Lease, Result
 from planner.service.store.tokens import Scope, TokenStore
 from tests.reporting.test_page import small_report
 from tests.reports import small_plan
-from tests.service.conftest import free_port
+from tests.service.processes import eventually, running, start_command
 
 ROOT = Path(__file__).parents[2]
-STARTS_WITHIN_S = 60.0  # on a machine that is busy
-COMMAND = (sys.executable, "-c", "from planner.cli import main; main()")
 TOKENS = frozenset(Scope)
 
 
@@ -47,29 +40,9 @@ def serving(folder: Path, *options: str, workers: int = 0) -> Iterator[Server]:
     database = Database(url)
     database.migrate()
     _, token = TokenStore(database).create("tests", TOKENS)
-    port = free_port()
-    command = [*COMMAND, "serve", "--db", url, "--port", str(port), "--workers", str(workers), *options]
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/readyz", process, folder / "log")
-        yield Server(url=f"http://127.0.0.1:{port}", database=database, token=token)
-    finally:
-        process.terminate()
-        process.wait(STARTS_WITHIN_S)
-        database.close()
-
-
-def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    until = time.monotonic() + STARTS_WITHIN_S
-    while True:
-        try:
-            urlopen(url, timeout=STARTS_WITHIN_S).close()
-            return
-        except URLError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < until, log.read_text()
-            time.sleep(0.1)
+    with running(start_command(url, folder / "log", "--workers", str(workers), *options)) as server:
+        yield Server(url=f"http://127.0.0.1:{server.port}", database=database, token=token)
+    database.close()
 
 
 @cache
@@ -102,10 +75,7 @@ def small_result() -> Result:
 
 def leased(jobs: JobStore) -> Lease:
     """The next job, had by the test as if it were a worker."""
-    until = time.monotonic() + STARTS_WITHIN_S
-    while (lease := jobs.lease(f"test-{os.urandom(4).hex()}")) is None:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    lease: Lease = eventually(lambda: jobs.lease(f"test-{os.urandom(4).hex()}"))
     return lease
 
 

@@ -27,7 +27,8 @@ from planner.service import client as client_module
 from planner.service.client import Client, ServerError, news
 from planner.service.store.jobs import JobStatus
 from tests.reports import small_plan
-from tests.service.servers import COMMAND, ROOT, Server, leased, serving, small_result
+from tests.service.processes import COMMAND
+from tests.service.servers import ROOT, Server, leased, serving, small_result
 
 SPEC = "model: {preset: gpt2}\nbatch: {micro_batch: 1, sequence_length: 64}\ndevice: rtx-4090\n"
 # What a base installation does not have.

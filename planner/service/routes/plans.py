@@ -122,8 +122,7 @@ def delete_plan(job_id: JobId, service: Service) -> dict[str, Any]:
     "/{job_id}/plan.yaml",
     dependencies=[may_read],
     summary="The plan that planner.apply takes",
-    response_class=Response,
-    responses={200: {"content": {"application/yaml": {}}}},
+    **_as("application/yaml"),
 )
 def get_plan_file(job_id: JobId, service: Service) -> Response:
     """The plan file."""
@@ -145,8 +144,7 @@ def get_report(job_id: JobId, service: Service) -> HTMLResponse:
     "/{job_id}/events",
     dependencies=[may_read],
     summary="Watch it",
-    response_class=Response,
-    responses={200: {"content": {"text/event-stream": {}}}},
+    **_as("text/event-stream"),
 )
 async def get_events(job_id: JobId, service: Service, request: Request) -> StreamingResponse:
     """Server-sent events: `job` with the job whenever there is news, until it has ended.
