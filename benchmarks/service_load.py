@@ -217,10 +217,13 @@ def main() -> None:
             load(lambda _: lookup, WARM)
             steady = at_a_rate(port, lookup, rate=options.rate, for_s=options.seconds, connections=options.connections)
             print(f"lookups at {options.rate:g}/s: {asyncio.run(steady).text()}", flush=True)
-            print(f"estimates of different runs: {load(estimate_of, options.different).text()}", flush=True)
-            memory.clear()
-            print(f"estimates of one run: {load(lambda _: estimate_of(0), options.requests).text()}", flush=True)
-            print(f"memory meanwhile, MB: {', '.join(f'{size / 1e6:.0f}' for size in memory)}")
+            for what, asked_for, count in (
+                ("different runs", estimate_of, options.different),
+                ("one run", lambda _: estimate_of(0), options.requests),
+            ):
+                memory.clear()
+                print(f"estimates of {what}: {load(asked_for, count).text()}")
+                print(f"memory meanwhile, MB: {', '.join(f'{size / 1e6:.0f}' for size in memory)}", flush=True)
 
 
 def estimate_of(number: int) -> bytes:
