@@ -170,7 +170,7 @@ class ChainSolver:
             with suppress(OutOfTime):
                 _fill(pool, relaxed, parts, deadline=generating)
             # With so many more options, a new program is solved sooner than the old one from its last basis.
-            master = Master(pool, budget_bytes, master.binding)
+            master = Master(pool, budget_bytes, relaxed.rounded)
             relaxed = master.relax(tolerance=tolerance, deadline=generating)
             bound_ns = max(bound_ns, round(relaxed.bound_ns))
             found = self._plan(relaxed, budget_bytes, bound_ns, gap=gap, deadline=deadline)
@@ -179,7 +179,7 @@ class ChainSolver:
             if found.timeline is None:
                 break
             for _ in range(_ROUNDINGS):
-                if _is_within(best, gap) or not master.tighten():
+                if _is_within(best, gap) or not master.tighten(relaxed):
                     break
                 relaxed = master.relax(tolerance=tolerance, deadline=generating)
                 bound_ns = max(bound_ns, round(relaxed.bound_ns))

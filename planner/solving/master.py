@@ -206,7 +206,10 @@ class Relaxed:
         bound_ns: no plan within the budget replays for less.
         excess_bytes: by how much the options found miss the budget.
         columns: per cell, its options.
-        support: per template, the options with a positive share, and the sum of their shares.
+        shares: per cell, the options with a positive share.
+        support: the same by template, with the sums of their shares.
+        windows: those whose peak it is up against, in one row of theirs or another.
+        rounded: the rounded rows that it is up against.
         host_price: of a byte on the host, in ns.
         peak_prices: per template, the lowest and the highest price in ns of a byte at the peak of one of its windows.
     """
@@ -215,7 +218,10 @@ class Relaxed:
     bound_ns: float
     excess_bytes: float
     columns: tuple[tuple[Column, ...], ...]
+    shares: tuple[Mapping[Option, float], ...]
     support: Mapping[int, Mapping[Option, float]]
+    windows: tuple[Window, ...]
+    rounded: tuple[RoundedWindow, ...]
     host_price: float
     peak_prices: Mapping[int, frozenset[float]]
 
@@ -301,36 +307,26 @@ class Master:
             self._back[j].SetCoefficient(waits[1], -1)
             self._back[j].SetCoefficient(demanded, -1)
 
-    def tighten(self) -> bool:
-        """Add rounded rows that the last answer breaks; say whether there are any. No plan breaks them."""
-        binding = {Window(place=j): None for j, row in enumerate(self._peak) if row.dual_value() < -_NOISE}
-        if self._first.dual_value() < -_NOISE:
-            binding[Window(place=self._last, is_first=True)] = None
-        binding |= {rounded.window: None for rounded in self.binding}
-        found = [(broken_bytes, window, row) for window in binding for broken_bytes, row in self._broken(window)]
-        found.sort(key=lambda one: -one[0])
+    def tighten(self, relaxed: Relaxed) -> bool:
+        """Add rounded rows that its answer breaks; say whether there are any. No plan breaks them."""
+        broken = [(*one, window) for window in relaxed.windows for one in self._broken(window, relaxed.shares)]
+        broken.sort(key=lambda one: -one[0])
         before = len(self._rounded)
-        for _, window, row in found[:_ROUNDED_ROWS]:
+        for _, row, window in broken[:_ROUNDED_ROWS]:
             self._add_rounded(RoundedWindow(window=window, row=row))
         return len(self._rounded) > before
 
-    @property
-    def binding(self) -> tuple["RoundedWindow", ...]:
-        """The rounded rows that the last answer is up against."""
-        return tuple(rounded for rounded, row in self._rounded.items() if row.dual_value() < -_NOISE)
-
-    def _broken(self, window: "Window") -> list[tuple[float, RoundedRow]]:
-        """The rounded forms of a window's row that the last answer breaks."""
-        shares: list[dict[int, float]] = []
+    def _broken(self, window: "Window", shares: Sequence[Mapping[Option, float]]) -> list[tuple[float, RoundedRow]]:
+        """The rounded forms of a window's row that such shares break."""
+        terms: list[dict[int, float]] = []
         for j in range(window.place + 1):
-            terms: dict[int, float] = {}
-            for option, share in self._columns[j].items():
-                if share.solution_value() > _NOISE:
-                    size_bytes = self._term_bytes(window, j, option)
-                    terms[size_bytes] = terms.get(size_bytes, 0.0) + share.solution_value()
-            shares.append(terms)
+            sums: dict[int, float] = {}
+            for option, share in shares[j].items():
+                size_bytes = self._term_bytes(window, j, option)
+                sums[size_bytes] = sums.get(size_bytes, 0.0) + share
+            terms.append(sums)
         return broken_rows(
-            shares,
+            terms,
             [*(cell.template for cell in self._cells[: window.place]), "its own window"],
             self._budget_bytes - self._pool.chain.window_start_bytes[window.place],
             rises_bytes=self._pool.sizes_bytes,
@@ -360,8 +356,12 @@ class Master:
             self._solve()
             value_ns = self._objective.Value() * self._unit_ns
             excess_bytes = self._excess.solution_value() * _GB
+            # Read at once: options that are added to the program leave it without an answer.
             duals = _Duals.read(self)
-            support = self._support()
+            shares = tuple(
+                {option: share for option, variable in columns.items() if (share := variable.solution_value()) > _NOISE}
+                for columns in self._columns
+            )
             try:
                 lowest_ns, is_new = self._generate(duals, value_ns, with_chains=with_chains, deadline=deadline)
             except OutOfTime:  # what is found until then is kept; it proves nothing
@@ -381,7 +381,10 @@ class Master:
             bound_ns=bound_ns,
             excess_bytes=excess_bytes,
             columns=columns,
-            support=support,
+            shares=shares,
+            support=self._support(shares),
+            windows=tuple(dict.fromkeys((*duals.windows, *(rounded.window for rounded in duals.steps_ns)))),
+            rounded=tuple(duals.steps_ns),
             host_price=duals.host,
             peak_prices=self._peak_prices(duals),
         )
@@ -410,13 +413,12 @@ class Master:
             for option in self._pool.options(cell.template):
                 self._add(j, option)
 
-    def _support(self) -> dict[int, dict[Option, float]]:
+    def _support(self, shares: Sequence[Mapping[Option, float]]) -> dict[int, dict[Option, float]]:
         found: dict[int, dict[Option, float]] = {}
-        for j, cell in enumerate(self._cells):
-            for option, share in self._columns[j].items():
-                if share.solution_value() > _NOISE:
-                    shares = found.setdefault(cell.template, {})
-                    shares[option] = shares.get(option, 0.0) + share.solution_value()
+        for cell, of_cell in zip(self._cells, shares, strict=True):
+            sums = found.setdefault(cell.template, {})
+            for option, share in of_cell.items():
+                sums[option] = sums.get(option, 0.0) + share
         return found
 
     def _add(self, j: int, option: Option) -> bool:
@@ -549,7 +551,8 @@ class _Duals:
     moment: Sequence[float]
     first: float
     peak: Sequence[float]
-    steps_ns: Mapping["RoundedWindow", float]
+    windows: tuple[Window, ...]
+    steps_ns: Mapping[RoundedWindow, float]
     flow_ns: Mapping[Demand, Sequence[float]]
     leave: Sequence[float]
     out: Sequence[float]
@@ -563,6 +566,8 @@ class _Duals:
             return tuple(row.dual_value() * scale for row in rows)
 
         per_byte = master._unit_ns / _GB
+        rows = {Window(place=j): row for j, row in enumerate(master._peak)}
+        rows[Window(place=master._last, is_first=True)] = master._first
         return _Duals(
             one_ns=values(master._one, master._unit_ns),
             hold=tuple(max(0.0, price) for price in values(master._hold, per_byte)),
@@ -571,7 +576,12 @@ class _Duals:
             moment=tuple(max(0.0, -price) for price in values(master._moment, per_byte)),
             first=max(0.0, -master._first.dual_value() * per_byte),
             peak=tuple(max(0.0, -price) for price in values(master._peak, per_byte)),
-            steps_ns={one: -master._rounded[one].dual_value() * master._unit_ns for one in master.binding},
+            windows=tuple(window for window, row in rows.items() if row.dual_value() < -_NOISE),
+            steps_ns={
+                one: -row.dual_value() * master._unit_ns
+                for one, row in master._rounded.items()
+                if row.dual_value() < -_NOISE
+            },
             flow_ns={demand: values(rows, master._unit_ns) for demand, rows in master._flow.items()},
             leave=tuple(max(0.0, price) for price in values(master._leave, 1.0)),
             out=tuple(max(0.0, -price) for price in values(master._out, 1.0)),

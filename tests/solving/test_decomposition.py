@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from planner.solving.cells import Demand, cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed, chain_solver
 from planner.solving.interruptible import run
-from planner.solving.master import Column
+from planner.solving.master import Column, Master, Window
 from planner.solving.model import RetentionModel, replay_windows
 from planner.solving.options import Amount, Prices, Stairs, Template
 from planner.solving.rounding import Rounding
@@ -339,6 +340,29 @@ def test_no_share_of_a_cell_is_held(roundings: int, bound_ms: int, monkeypatch: 
     assert found.timeline is not None
     assert 30 * MS == found.timeline.recompute_ns
     assert bound_ms * MS == pytest.approx(found.bound_ns, rel=1e-3)  # peaks are rounded
+
+
+def test_what_an_answer_breaks_is_found_though_there_are_options_since(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    problem, starts = cells_alike(5)
+    pool = ChainSolver(problem, cut(problem, starts))._pool
+    with suppress(OutOfTime):
+        pool.prepare(PAST)  # to save everything is the one option then
+    master = Master(pool, 5 * GB)
+    generate = master._generate
+
+    def and_time_is_over(*duals: Any, **how: Any) -> Any:
+        assert generate(*duals, **how)[1]
+        raise OutOfTime
+
+    monkeypatch.setattr(master, "_generate", and_time_is_over)
+    relaxed = master.relax(tolerance=0.0, deadline=time.monotonic() + 60)
+    master.tighten(relaxed)
+
+    assert [[1.0]] * 5 == [list(shares.values()) for shares in relaxed.shares]
+    assert (Window(place=4),) == relaxed.windows
+    assert ("", "") == capfd.readouterr()  # OR-Tools says so where it is read too late, and that all are 0
 
 
 def step_of_prices(draw: st.DrawFn, sizes: Sequence[int]) -> Stairs:
