@@ -76,11 +76,11 @@ def create_app(settings: Settings, log: Callable[[str], None]) -> FastAPI:
 
 
 def _answer_errors(app: FastAPI) -> None:
-    from planner.service.routes.access import LoginNeededError
+    from planner.service.routes.access import LoginNeededError, login_for
 
     @app.exception_handler(LoginNeededError)
     async def login_needed(request: Request, error: LoginNeededError) -> Response:
-        return RedirectResponse("/login", status_code=303)
+        return RedirectResponse(login_for(request), status_code=303)
 
     @app.exception_handler(PlannerError)
     async def planner_error(request: Request, error: PlannerError) -> Response:

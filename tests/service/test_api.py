@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from click.testing import CliRunner
@@ -444,7 +445,7 @@ def test_every_endpoint_asks_for_a_token_but_health_and_the_way_in(guarded: Serv
             assert (200 if path in open_ones else 401) == status, path
     for path in ("/", "/plans", f"/plans/{UNKNOWN}", "/compare"):
         page = guarded.get(path)
-        assert (303, "/login") == (page.status, page.headers["location"])
+        assert (303, f"/login?next={quote(path, safe='')}") == (page.status, page.headers["location"])
     for path in ("/submit", f"/plans/{UNKNOWN}/cancel"):
         page = guarded.ask("POST", path, b"", {"content-type": "application/x-www-form-urlencoded"})
         assert (303, "/login") == (page.status, page.headers["location"])
@@ -461,6 +462,33 @@ def test_a_browser_signs_in_with_a_cookie_that_scripts_and_other_sites_do_not_ge
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
     assert {"httponly", "samesite=strict", "path=/"} <= {one.lower() for one in attributes}
     assert 200 == guarded.get("/", cookie=cookie).status
+
+
+@pytest.mark.parametrize(
+    ("expected", "wanted"),
+    [
+        ("/plans?q=a%20b&status=done", "/plans?q=a%20b&status=done"),
+        (f"/compare?id={UNKNOWN}", f"/compare?id={UNKNOWN}"),
+        ("/", ""),
+        ("/", "plans"),
+        ("/", "//evil.example"),
+        ("/", "///evil.example"),
+        ("/", "/\\evil.example"),
+        ("/", "/\t/evil.example"),
+        ("/", "/plans\r\nset-cookie: a=b"),
+        ("/", "https://evil.example/plans"),
+        ("/", "javascript:alert(1)"),
+        ("/", "/plän"),
+    ],
+)
+def test_signing_in_leads_to_the_page_that_was_wanted_and_nowhere_else(
+    expected: str, wanted: str, guarded: Server, tokens: dict[str, str]
+) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = urlencode({"token": tokens["both"], "next": wanted}).encode()
+    assert expected == guarded.ask("POST", "/login", body, form).headers["location"]
+    again = guarded.ask("POST", "/login", urlencode({"token": "wrong", "next": '"><script>'}).encode(), form)
+    assert b'value="&#34;&gt;&lt;script&gt;"' in again.body
 
 
 def test_no_answer_leads_elsewhere(server: Server) -> None:

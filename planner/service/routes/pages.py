@@ -16,7 +16,7 @@ from planner.errors import PlannerError
 from planner.presets import preset_names
 from planner.service.problems import problem, problem_of
 from planner.service.requests import plan_file
-from planner.service.routes.access import COOKIE, Service, is_same_site, page_may_read, page_may_submit
+from planner.service.routes.access import COOKIE, Service, is_same_site, local, page_may_read, page_may_submit
 from planner.service.routes.plans import (
     DEFAULT_GAP,
     DEFAULT_TIME_LIMIT_S,
@@ -270,18 +270,24 @@ def _difference(one: float | None, other: float | None, show: Callable[[float], 
 
 
 @router.get("/login")
-def login_page(service: Service) -> HTMLResponse:
+def login_page(service: Service, wanted: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
     """Where a browser is given a token."""
-    return _page(service, "login.html", "/login")
+    return _page(service, "login.html", "/login", wanted=wanted)
 
 
 @router.post("/login")
-def login(service: Service, request: Request, token: Annotated[str, Form()] = "") -> Response:
-    """Remembers a token that is good, in a cookie that scripts cannot read."""
+def login(
+    service: Service,
+    request: Request,
+    token: Annotated[str, Form()] = "",
+    wanted: Annotated[str, Form(alias="next")] = "/",
+) -> Response:
+    """Remembers a token that is good, in a cookie that scripts cannot read, and leads to the page that was wanted."""
     known = service.tokens.find(token) if is_same_site(request) else None
     if known is None or Scope.READ not in known.scopes:
-        return _page(service, "login.html", "/login", 403, problem="This token is not known here, or cannot read.")
-    response = RedirectResponse("/", status_code=303)
+        problem = "This token is not known here, or cannot read."
+        return _page(service, "login.html", "/login", 403, wanted=wanted, problem=problem)
+    response = RedirectResponse(local(wanted), status_code=303)
     response.set_cookie(
         COOKIE, token, max_age=_COOKIE_S, httponly=True, samesite="strict", secure=request.url.scheme == "https"
     )
