@@ -82,14 +82,22 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        with self.in_words(), self.engine.begin() as connection:
+            if not self.is_sqlite:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Around what an operator asks for: an error of the database is a line that names it, without its password.
+
+        Raises:
+            DatabaseError: Instead of a DBAPIError.
+        """
         try:
-            with self.engine.begin() as connection:
-                if not self.is_sqlite:
-                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+            yield
         except DBAPIError as error:
-            # Without its password.
             raise DatabaseError(f"the database {self.engine.url!r} cannot be used: {error.orig}") from error
 
     @contextmanager
@@ -129,12 +137,13 @@ def opened(url: str) -> Iterator[Database]:
     """The database at a URL, with its tables made or updated, while it is used.
 
     Raises:
-        DatabaseError: The URL cannot be one, or the database not be reached or opened.
+        DatabaseError: The URL cannot be one, or the database does not do what it is asked for meanwhile.
     """
     database = Database(url)
     try:
         database.migrate()
-        yield database
+        with database.in_words():
+            yield database
     finally:
         database.close()
 
