@@ -45,6 +45,7 @@ _MODULE_BY_COMMAND = {
     "serve": "serve",
     "worker": "serve",
     "token": "token",
+    "prune": "prune",
     "devices": "catalogue",
     "presets": "catalogue",
 }

@@ -176,7 +176,7 @@ def plan_done(database: str) -> str:
     opened = Database(database)
     opened.migrate()
     jobs = JobStore(opened)
-    job, _ = jobs.submit(key="benchmark", name="benchmark", request={"spec": SPEC, "name": "b", "budget": "40GB"})
+    job = jobs.submit(key="benchmark", name="benchmark", request={"spec": SPEC, "name": "b", "budget": "40GB"})
     lease = jobs.lease("benchmark")
     assert lease is not None
     copies = [{"module": f"model.layers.{number}.mlp", "bytes": 170_000_000} for number in range(138)]

@@ -91,7 +91,7 @@ def serve(
     with imports("planner serve", extra="serve"):
         from planner.service.processes import SETTINGS, LocalWorkers, listen
         from planner.service.settings import as_text
-        from planner.service.store.database import Database
+        from planner.service.store.database import opened
         from planner.service.store.tokens import TokenStore
     is_open = not _is_loopback(host)
     settings = _settings(
@@ -99,10 +99,8 @@ def serve(
     )
     if is_open and not settings.needs_tokens:
         raise ServeError(f"others can reach {host}, and would need no token; leave --no-tokens out, or bind 127.0.0.1")
-    opened = Database(database)
-    opened.migrate()
-    has_token = any(token.revoked_at is None for token in TokenStore(opened).all())
-    opened.close()
+    with opened(database) as found:
+        has_token = any(token.revoked_at is None for token in TokenStore(found).all())
     if settings.needs_tokens and not has_token:
         raise ServeError("there is no token yet that could be sent; make one: planner token create NAME --db ...")
     os.environ[SETTINGS] = as_text(settings)
@@ -126,11 +124,10 @@ def worker(*, database: str, allowed: tuple[str, ...], job_memory: str, job_time
     """
     with imports("planner worker", extra="serve"):
         from planner.service.processes import work
-        from planner.service.store.database import Database
+        from planner.service.store.database import opened
     settings = _settings(database, allowed, job_memory, job_time, needs_tokens=False)
-    opened = Database(database)
-    opened.migrate()
-    opened.close()
+    with opened(database):
+        pass  # its tables are there now
     work(settings, say)
 
 

@@ -38,12 +38,10 @@ def token() -> None:
 def create(*, name: str, database: str, scopes: tuple[str, ...]) -> None:
     """Make a token for NAME, and print it: it cannot be shown again."""
     with imports("planner token", extra="serve"):
-        from planner.service.store.database import Database
+        from planner.service.store.database import opened
         from planner.service.store.tokens import Scope, TokenStore
-    opened = Database(database)
-    opened.migrate()
-    _, secret = TokenStore(opened).create(name, frozenset(Scope(scope) for scope in scopes))
-    opened.close()
+    with opened(database) as found:
+        _, secret = TokenStore(found).create(name, frozenset(Scope(scope) for scope in scopes))
     click.echo(secret)
 
 
@@ -54,17 +52,15 @@ def list_tokens(*, database: str, as_json: bool) -> None:
     """List tokens, without their secrets, which are not kept."""
     with imports("planner token", extra="serve"):
         from planner.reporting.tables import table
-        from planner.service.store.database import Database
+        from planner.service.store.database import opened
         from planner.service.store.tokens import TokenStore
-    opened = Database(database)
-    opened.migrate()
-    found = TokenStore(opened).all()
-    opened.close()
+    with opened(database) as found:
+        tokens = TokenStore(found).all()
     if as_json:
-        print_json({"tokens": [{**asdict(one), "scopes": sorted(one.scopes)} for one in found]})
+        print_json({"tokens": [{**asdict(one), "scopes": sorted(one.scopes)} for one in tokens]})
         return
     rows = [
-        (one.id, one.name, " ".join(sorted(one.scopes)), _day(one.created_at), _day(one.revoked_at)) for one in found
+        (one.id, one.name, " ".join(sorted(one.scopes)), _day(one.created_at), _day(one.revoked_at)) for one in tokens
     ]
     click.echo("\n".join(table(("Token", "name", "scopes", "created", "revoked"), rows, left=5)))
 
@@ -75,12 +71,10 @@ def list_tokens(*, database: str, as_json: bool) -> None:
 def revoke(*, token_id: str, database: str) -> None:
     """End the token with that id, which `planner token list` shows."""
     with imports("planner token", extra="serve"):
-        from planner.service.store.database import Database
+        from planner.service.store.database import opened
         from planner.service.store.tokens import TokenStore
-    opened = Database(database)
-    opened.migrate()
-    done = TokenStore(opened).revoke(token_id)
-    opened.close()
+    with opened(database) as found:
+        done = TokenStore(found).revoke(token_id)
     if not done:
         raise ServeError(f"there is no token {token_id!r} that could be revoked; planner token list shows them")
 

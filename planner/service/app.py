@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from planner import __version__
 from planner.errors import PlannerError
-from planner.service.answers import Answers
+from planner.service.helper_pool import HelperPool
 from planner.service.problems import MEDIA_TYPE, PROBLEM_ANSWER, encoded, problem, problem_of
 from planner.service.security import Guard, Streams
 from planner.service.settings import Settings
@@ -32,20 +32,20 @@ class Services:
     database: Database
     jobs: JobStore
     tokens: TokenStore
-    answers: Answers
+    helpers: HelperPool
     streams: Streams
 
 
 def create_app(settings: Settings, log: Callable[[str], None]) -> FastAPI:
     """The application. The database's tables are made or updated as it starts; `log` takes lines for the operator."""
     database = Database(settings.database)
-    answers = Answers(settings)
+    helpers = HelperPool(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         database.migrate()
         yield
-        answers.close()
+        helpers.close()
         database.close()
 
     app = FastAPI(
@@ -63,7 +63,7 @@ def create_app(settings: Settings, log: Callable[[str], None]) -> FastAPI:
         database=database,
         jobs=JobStore(database),
         tokens=TokenStore(database),
-        answers=answers,
+        helpers=helpers,
         streams=Streams(settings.streams_per_client),
     )
     from planner.service.routes import health, pages, plans, quick
@@ -76,11 +76,11 @@ def create_app(settings: Settings, log: Callable[[str], None]) -> FastAPI:
 
 
 def _answer_errors(app: FastAPI) -> None:
-    from planner.service.routes.access import LoginNeededError
+    from planner.service.routes.access import LoginNeededError, login_for
 
     @app.exception_handler(LoginNeededError)
     async def login_needed(request: Request, error: LoginNeededError) -> Response:
-        return RedirectResponse("/login", status_code=303)
+        return RedirectResponse(login_for(request), status_code=303)
 
     @app.exception_handler(PlannerError)
     async def planner_error(request: Request, error: PlannerError) -> Response:

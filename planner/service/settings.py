@@ -13,14 +13,25 @@ class SolveLimits:
     Attributes:
         wall_s: Seconds from its begin. A model of 126 layers is traced, solved and rehearsed in some two minutes.
         memory_bytes: Of address space. torch and a solver take some 4 GB of it before they begin.
-        cpu_s: Of all its threads together: four cores for all of `wall_s`.
-        longest_time_limit_s: What a request may ask the solver itself to spend.
+        cores: That all its threads together may keep busy, on average.
     """
 
     wall_s: float = 900.0
     memory_bytes: int = 16 * 1024 * MIB
-    cpu_s: float = 3600.0
-    longest_time_limit_s: float = 300.0
+    cores: float = 4.0
+
+    @property
+    def cpu_s(self) -> float:
+        """Of CPU time, of all its threads together."""
+        return self.cores * self.wall_s
+
+    @property
+    def longest_time_limit_s(self) -> float:
+        """What a request may ask the solver itself to spend.
+
+        As much again for tracing and rehearsals before and after, and for tracing what would fit when nothing does.
+        """
+        return self.wall_s / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

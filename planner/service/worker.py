@@ -25,7 +25,7 @@ from sqlalchemy.exc import DataError, DBAPIError
 from planner.service.problems import problem
 from planner.service.redaction import one_line
 from planner.service.settings import Settings
-from planner.service.store.jobs import LEASE_S, JobStore, Lease, Result
+from planner.service.store.jobs import LEASE_S, JobStatus, JobStore, Lease, Result
 
 T = TypeVar("T")
 Log = Callable[[str], None]
@@ -78,32 +78,32 @@ class Worker:
                 return  # a lease that is still held runs out
 
     def _work(self, lease: Lease) -> None:
-        self._log(f"job {lease.job.id}: attempt {lease.attempt}")
+        began = time.monotonic()
+        self._log(f"job {lease.job.id}: begun, attempt {lease.attempt}")
         with _Child(self._solver, lease.job.request, self._settings) as child:
             outcome = self._watch(child, lease)
-        self._log(f"job {lease.job.id}: {self._bring_back(lease, outcome)}")
+        status = self._bring_back(lease, outcome)
+        why = "" if outcome.problem is None else f": {one_line(outcome.problem['detail'])}"
+        self._log(f"job {lease.job.id}: {status or 'lost'} after {time.monotonic() - began:.1f} s{why}")
 
-    def _bring_back(self, lease: Lease, outcome: _Outcome) -> str:
-        """What became of the job, for the log."""
+    def _bring_back(self, lease: Lease, outcome: _Outcome) -> JobStatus | None:
+        """Where the job stands now; None when it was another worker's meanwhile."""
         if outcome.result is not None:
-            taken = self._finish(lease, outcome.result)
-        elif outcome.problem is not None:
-            found = outcome.problem
-            taken = self._patiently(lambda: self._store.fail(lease, found))
-        elif self._stopping.is_set():
-            self._patiently(lambda: self._store.give_back(lease))
-            return "put back"
-        else:
-            taken = self._patiently(lambda: self._store.stop(lease))
-        return "ended" if taken else "no longer ours"
+            return self._finish(lease, outcome.result)
+        if outcome.problem is not None:
+            return self._fail(lease, outcome.problem)
+        return self._patiently(lambda: self._store.give_back(lease))
 
-    def _finish(self, lease: Lease, result: Result) -> bool:
+    def _finish(self, lease: Lease, result: Result) -> JobStatus | None:
         try:
-            return self._patiently(lambda: self._store.finish(lease, result))
+            taken = self._patiently(lambda: self._store.finish(lease, result))
         except DataError as error:
             self._log(f"job {lease.job.id}: its result cannot be kept: {one_line(str(error.orig))}")
-            found = problem(500, "The solve failed", "the database cannot keep its result")
-            return self._patiently(lambda: self._store.fail(lease, found))
+            return self._fail(lease, problem(500, "The solve failed", "the database cannot keep its result"))
+        return JobStatus.DONE if taken else None
+
+    def _fail(self, lease: Lease, found: Mapping[str, Any]) -> JobStatus | None:
+        return JobStatus.FAILED if self._patiently(lambda: self._store.fail(lease, found)) else None
 
     def _watch(self, child: "_Child", lease: Lease) -> _Outcome:
         """What comes of a child, whose lease is renewed meanwhile; nothing when it was cancelled, lost or stopped."""

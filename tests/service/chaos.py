@@ -183,7 +183,7 @@ def _books(
         attempts = Counter(connection.execute(select(jobs.c.attempt)).scalars())
     wrong = []
     for width, job_id in accepted.items():
-        job, result = store.get(job_id), store.result(job_id)
+        job, result = store.get(job_id), store.answer(job_id)
         assert job is not None
         if job.name != f"tiny {width}" or job.finished_at != finished.get(job_id):
             wrong.append(job_id)
@@ -191,7 +191,7 @@ def _books(
             wrong.append(job_id)
     return Books(
         accepted=accepted,
-        statuses=store.counts(),
+        statuses={status: tally.jobs for status, tally in store.tallies().items()},
         results=(rows, of),
         wrong=wrong,
         kills=chaos.kills,

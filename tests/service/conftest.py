@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
 
-from planner.service.store.database import Database
+from planner.service.store.database import Database, opened
 
 DEBIAN_BINARIES = Path("/usr/lib/postgresql")
 
@@ -101,7 +101,5 @@ def database_of(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    found = Database(database_url)
-    found.migrate()
-    yield found
-    found.close()
+    with opened(database_url) as found:
+        yield found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planner.plan import format_plan
 from planner.reporting.page.page import report_page
-from planner.service.store.database import Database
+from planner.service.store.database import Database, opened
 from planner.service.store.jobs import JobStore, Lease, Result
 from planner.service.store.tokens import Scope, TokenStore
 from tests.reporting.test_page import small_report
@@ -37,12 +37,10 @@ class Server:
 def serving(folder: Path, *options: str, workers: int = 0) -> Iterator[Server]:
     """A server with that many workers, started by the command that users have."""
     url = f"sqlite:///{folder}/planner.db"
-    database = Database(url)
-    database.migrate()
-    _, token = TokenStore(database).create("tests", TOKENS)
-    with running(start_command(url, folder / "log", "--workers", str(workers), *options)) as server:
-        yield Server(url=f"http://127.0.0.1:{server.port}", database=database, token=token)
-    database.close()
+    with opened(url) as database:
+        _, token = TokenStore(database).create("tests", TOKENS)
+        with running(start_command(url, folder / "log", "--workers", str(workers), *options)) as server:
+            yield Server(url=f"http://127.0.0.1:{server.port}", database=database, token=token)
 
 
 @cache
@@ -82,7 +80,7 @@ def leased(jobs: JobStore) -> Lease:
 def done(jobs: JobStore, key: str, *, name: str = "small.yaml", result: Result | None = None) -> str:
     """The id of a job that is done."""
     request = {"spec": "model: {preset: gpt2}\n", "name": name, "budget": "1GB", "device": None}
-    job, _ = jobs.submit(key=key, name=name, request=request)
+    job = jobs.submit(key=key, name=name, request=request)
     lease = leased(jobs)
     assert lease.job.id == job.id
     assert jobs.finish(lease, result or small_result())

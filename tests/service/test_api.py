@@ -2,11 +2,13 @@
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from click.testing import CliRunner
@@ -118,7 +120,7 @@ def test_plans_are_listed_and_searched(server: Server) -> None:
     job = asked(server, 2)
     assert job in [one["id"] for one in server.get("/v1/plans?q=tiny%202&status=queued").data["plans"]]
     assert [] == server.get("/v1/plans?q=nothing%00").data["plans"]
-    assert [] == server.get("/v1/plans?before=1").data["plans"]
+    assert [] == server.get(f"/v1/plans?before={UNKNOWN}").data["plans"]
 
 
 def test_a_plan_that_is_taken_back_is_cancelled(server: Server) -> None:
@@ -366,7 +368,7 @@ def test_without_tokens_the_server_answers_to_loopbacks_names_alone(server: Serv
 
 def test_odd_values_in_pages_are_no_faults(server: Server) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
-    for query in ("before=nan", "before=inf", "before=-1e400", "before=x", "q=%00", "q=%ff%fe", "status=x"):
+    for query in ("before=%00", "before=x", f"before={UNKNOWN}", "q=%00", "q=%ff%fe", "status=x"):
         assert server.get(f"/plans?{query}").status in (200, 422)
     for query in ("id=x&id=y", "id=%00&id=", "&".join(["id=a"] * 100)):
         assert server.get(f"/compare?{query}").status in (200, 422)
@@ -443,7 +445,7 @@ def test_every_endpoint_asks_for_a_token_but_health_and_the_way_in(guarded: Serv
             assert (200 if path in open_ones else 401) == status, path
     for path in ("/", "/plans", f"/plans/{UNKNOWN}", "/compare"):
         page = guarded.get(path)
-        assert (303, "/login") == (page.status, page.headers["location"])
+        assert (303, f"/login?next={quote(path, safe='')}") == (page.status, page.headers["location"])
     for path in ("/submit", f"/plans/{UNKNOWN}/cancel"):
         page = guarded.ask("POST", path, b"", {"content-type": "application/x-www-form-urlencoded"})
         assert (303, "/login") == (page.status, page.headers["location"])
@@ -460,6 +462,33 @@ def test_a_browser_signs_in_with_a_cookie_that_scripts_and_other_sites_do_not_ge
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
     assert {"httponly", "samesite=strict", "path=/"} <= {one.lower() for one in attributes}
     assert 200 == guarded.get("/", cookie=cookie).status
+
+
+@pytest.mark.parametrize(
+    ("expected", "wanted"),
+    [
+        ("/plans?q=a%20b&status=done", "/plans?q=a%20b&status=done"),
+        (f"/compare?id={UNKNOWN}", f"/compare?id={UNKNOWN}"),
+        ("/", ""),
+        ("/", "plans"),
+        ("/", "//evil.example"),
+        ("/", "///evil.example"),
+        ("/", "/\\evil.example"),
+        ("/", "/\t/evil.example"),
+        ("/", "/plans\r\nset-cookie: a=b"),
+        ("/", "https://evil.example/plans"),
+        ("/", "javascript:alert(1)"),
+        ("/", "/plän"),
+    ],
+)
+def test_signing_in_leads_to_the_page_that_was_wanted_and_nowhere_else(
+    expected: str, wanted: str, guarded: Server, tokens: dict[str, str]
+) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = urlencode({"token": tokens["both"], "next": wanted}).encode()
+    assert expected == guarded.ask("POST", "/login", body, form).headers["location"]
+    again = guarded.ask("POST", "/login", urlencode({"token": "wrong", "next": '"><script>'}).encode(), form)
+    assert b'value="&#34;&gt;&lt;script&gt;"' in again.body
 
 
 def test_no_answer_leads_elsewhere(server: Server) -> None:
@@ -528,6 +557,14 @@ def test_a_database_that_is_not_there_is_one_line_without_its_password(url: str)
     assert 2 == result.exit_code
     assert "cannot be used" in result.stderr
     assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "token list"])
+def test_a_driver_that_is_not_installed_is_named_with_its_extra(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    result = CliRunner().invoke(main, command.split(), env={"PLANNER_DB": "postgresql://u@127.0.0.1:1/p"})
+    assert 2 == result.exit_code
+    assert "activation-planner[postgres]" in result.stderr
 
 
 def test_the_spec_of_an_allowed_function_is_taken(server: Server) -> None:

@@ -124,8 +124,8 @@ def full_disk(url: str, disk: Path, folder: Path, revive: Callable[[], None]) ->
             eventually(lambda: ask().status == 202)
             database = Database(url)
             store = JobStore(database)
-            eventually(lambda: all(store.result(job_id) for job_id in accepted))
-            assert len(set(accepted)) == store.counts()[JobStatus.DONE]
+            eventually(lambda: all(store.answer(job_id) for job_id in accepted))
+            assert len(set(accepted)) == store.tallies()[JobStatus.DONE].jobs
             database.close()
 
 

@@ -135,7 +135,7 @@ def test_a_job_that_someone_else_took_back_is_no_plan(spec: Path, server: Server
         running = pool.submit(solve, spec, server.url)
         lease = leased(server.jobs)
         server.jobs.cancel(lease.job.id)
-        assert server.jobs.stop(lease)
+        assert JobStatus.CANCELLED is server.jobs.give_back(lease)
         found = running.result()
 
     assert "planner: error: the job was taken back" in found.stderr

@@ -1,13 +1,18 @@
 """The queue, on SQLite and on PostgreSQL: who has a job, what is joined, and what a lost worker can do."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import inspect, update
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import select, update
 
-from planner.service.store.database import Database
-from planner.service.store.jobs import LEASE_S, MAX_ATTEMPTS, Job, JobStatus, JobStore, Result
-from planner.service.store.tables import jobs, metadata
+from planner.service.store.database import Database, opened
+from planner.service.store.jobs import LEASE_S, MAX_ATTEMPTS, Answer, Job, JobStatus, JobStore, Result, Times
+from planner.service.store.tables import jobs, metadata, results
+from tests.service.processes import environment
 
 RESULT = Result(summary={"peak_bytes": 1}, text="peak 1 B", plan="plan: 1\n", report="<p>report</p>")
 
@@ -18,8 +23,7 @@ def store(database: Database) -> JobStore:
 
 
 def submit(store: JobStore, key: str = "a") -> Job:
-    job, _ = store.submit(key=key, name=f"job {key}", request={"budget": "1GB"})
-    return job
+    return store.submit(key=key, name=f"job {key}", request={"budget": "1GB"})
 
 
 def let_the_lease_run_out(database: Database, job: Job, *, by_s: float = 1.0) -> None:
@@ -34,16 +38,25 @@ def status(store: JobStore, job: Job) -> JobStatus:
 
 
 def test_the_migrations_make_the_tables_of_the_code(database: Database) -> None:
-    inspector = inspect(database.engine)
-    for table in metadata.tables.values():
-        columns = {column["name"]: column["nullable"] for column in inspector.get_columns(table.name)}
-        assert columns == {column.name: column.nullable for column in table.columns}
-        assert {index.name for index in table.indexes} <= {index["name"] for index in inspector.get_indexes(table.name)}
+    with database.reading() as connection:
+        assert [] == compare_metadata(MigrationContext.configure(connection), metadata)
+
+
+@pytest.mark.slow
+def test_several_processes_that_start_at_once_make_the_tables_once(database_url: str) -> None:
+    code = "import sys\nfrom planner.service.store.database import opened\nwith opened(sys.argv[1]): pass"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, database_url], env=environment(), stderr=subprocess.PIPE)
+        for _ in range(6)
+    ]
+    assert [b""] * 6 == [process.communicate()[1] for process in started]
+    with opened(database_url) as database:
+        submit(JobStore(database))
 
 
 def test_migrating_again_changes_nothing(database: Database) -> None:
     database.migrate()
-    assert JobStore(database).counts() == {}
+    assert JobStore(database).tallies() == {}
 
 
 def test_a_job_is_leased_once_oldest_first_and_done(store: JobStore) -> None:
@@ -54,13 +67,14 @@ def test_a_job_is_leased_once_oldest_first_and_done(store: JobStore) -> None:
     assert (one.job.id, two.job.id, store.lease("w3")) == (first.id, second.id, None)
     assert store.finish(one, RESULT)
     assert status(store, first) is JobStatus.DONE
-    assert store.result(first.id) == RESULT
-    assert store.result(second.id) is None
+    assert store.answer(first.id) == Answer(summary=RESULT.summary, text=RESULT.text)
+    assert (store.plan(first.id), store.report(first.id)) == (RESULT.plan, RESULT.report)
+    assert (store.answer(second.id), store.plan(second.id), store.report(second.id)) == (None, None, None)
 
 
 def test_the_same_question_in_flight_or_done_is_the_same_job(store: JobStore) -> None:
     job = submit(store)
-    assert store.submit(key="a", name="again", request={}) == (job, False)
+    assert store.submit(key="a", name="again", request={}) == job
     lease = store.lease("w")
     assert lease is not None
     assert submit(store).id == job.id
@@ -79,6 +93,24 @@ def test_a_question_that_failed_is_asked_anew(store: JobStore) -> None:
     assert (failed.status, failed.problem) == (JobStatus.FAILED, {"detail": "no"})
 
 
+def test_a_question_whose_cancelling_was_not_carried_out_yet_is_wanted_again(store: JobStore) -> None:
+    job = submit(store)
+    lease = store.lease("w1")
+    assert lease is not None
+    store.cancel(job.id)
+    store.cancel(job.id)
+    assert submit(store).id == job.id
+    assert store.renew(lease, {})
+    store.cancel(job.id)
+    assert not store.renew(lease, {})  # so its worker lets it go
+    assert submit(store).id == job.id
+    assert JobStatus.QUEUED is store.give_back(lease)
+    again = store.lease("w2")
+    assert again is not None
+    assert store.finish(again, RESULT)
+    assert submit(store).id == job.id
+
+
 def test_a_silent_workers_job_goes_to_another_and_the_first_can_change_nothing_any_more(
     store: JobStore, database: Database
 ) -> None:
@@ -89,10 +121,10 @@ def test_a_silent_workers_job_goes_to_another_and_the_first_can_change_nothing_a
     held = store.lease("w2")
     assert held is not None
     assert (held.job.id, held.attempt) == (job.id, 2)
-    assert not store.renew(lost)
+    assert not store.renew(lost, {})
     assert not store.finish(lost, RESULT)
     assert not store.fail(lost, {})
-    assert store.renew(held)
+    assert store.renew(held, {})
     assert store.finish(held, RESULT)
     assert not store.finish(held, RESULT)
 
@@ -128,14 +160,22 @@ def test_a_job_whose_workers_keep_dying_is_given_up(store: JobStore, database: D
         assert lease.attempt == attempt
         let_the_lease_run_out(database, job)
     assert store.lease("w") is None
-    assert status(store, job) is JobStatus.FAILED
+    found = store.get(job.id)
+    assert found is not None
+    assert found.status is JobStatus.FAILED
+    assert found.problem == {
+        "type": "about:blank",
+        "title": "Given up",
+        "status": 500,
+        "detail": "10 workers died while they solved this",
+    }
 
 
 def test_a_worker_that_ends_puts_its_job_back_as_if_not_begun(store: JobStore) -> None:
     job = submit(store)
     lease = store.lease("w1")
     assert lease is not None
-    store.give_back(lease)
+    assert JobStatus.QUEUED is store.give_back(lease)
     assert status(store, job) is JobStatus.QUEUED
     again = store.lease("w2")
     assert again is not None
@@ -150,9 +190,9 @@ def test_a_job_that_was_put_back_can_be_changed_by_its_next_worker_alone(store: 
     held = store.lease("w2")
     assert held is not None
     assert held.attempt == before.attempt
-    store.give_back(before)  # sent again, since it is not known whether the database got it
+    assert store.give_back(before) is None  # sent again, since it is not known whether the database got it
     assert not store.finish(before, RESULT)
-    assert not store.renew(before)
+    assert not store.renew(before, {})
     assert store.finish(held, RESULT)
 
 
@@ -162,11 +202,11 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_by_its_worker(stor
     assert lease is not None
     store.cancel(waiting.id)
     assert status(store, waiting) is JobStatus.CANCELLED
-    assert not store.stop(lease)
+    assert store.renew(lease, {})
     store.cancel(running.id)
     assert status(store, running) is JobStatus.RUNNING
-    assert not store.renew(lease)
-    assert store.stop(lease)
+    assert not store.renew(lease, {})
+    assert JobStatus.CANCELLED is store.give_back(lease)
     assert status(store, running) is JobStatus.CANCELLED
     assert store.lease("w") is None
 
@@ -206,8 +246,71 @@ def test_jobs_are_found_by_name_and_status_newest_first(store: JobStore) -> None
     assert [second.id, first.id] == [job.id for job in store.search(limit=10)]
     assert [first.id] == [job.id for job in store.search(text="A_B", limit=10)]
     assert [second.id] == [job.id for job in store.search(limit=1)]
-    assert [first.id] == [job.id for job in store.search(before=second.created_at, limit=1)]
+    assert [first.id] == [job.id for job in store.search(before=second.id, limit=1)]
+    assert [] == store.search(before=first.id, limit=1)
+    assert [] == store.search(before="0" * 32, limit=1)
     assert [] == store.search(status=JobStatus.DONE, limit=10)
+
+
+def test_jobs_of_one_moment_are_each_on_one_page(store: JobStore, database: Database) -> None:
+    made = {submit(store, key).id for key in "abc"}
+    with database.transaction() as connection:
+        connection.execute(update(jobs).values(created_at=1.0))
+    seen: list[str] = []
+    while page := store.search(before=seen[-1] if seen else None, limit=1):
+        seen += [job.id for job in page]
+    assert sorted(made) == sorted(seen)
+
+
+def ago(database: Database, job: Job, **seconds: float) -> None:
+    """Moves times of a job to so many seconds before now."""
+    with database.transaction() as connection:
+        values = {name: database.now() - since for name, since in seconds.items()}
+        connection.execute(update(jobs).where(jobs.c.id == job.id).values(**values))
+
+
+def test_tallies_tell_of_each_status_how_many_how_old_and_how_long(store: JobStore, database: Database) -> None:
+    done, other, waiting, never = (submit(store, key) for key in "abcd")
+    store.cancel(never.id)
+    for _ in (done, other):
+        lease = store.lease("w")
+        assert lease is not None
+        assert store.finish(lease, RESULT)
+    ago(database, done, created_at=100, started_at=70, finished_at=20)
+    ago(database, other, created_at=50, started_at=48, finished_at=47)
+    ago(database, waiting, created_at=40)
+    found = store.tallies()
+    assert {JobStatus.DONE: 2, JobStatus.QUEUED: 1, JobStatus.CANCELLED: 1} == {
+        status: tally.jobs for status, tally in found.items()
+    }
+    finished = found[JobStatus.DONE]
+    assert (2, 2) == (finished.waits.count, finished.solves.count)
+    assert pytest.approx((32, 51), abs=0.1) == (finished.waits.sum_s, finished.solves.sum_s)
+    assert 40 <= found[JobStatus.QUEUED].oldest_s < 60
+    for status in (JobStatus.QUEUED, JobStatus.CANCELLED):
+        assert Times(count=0, sum_s=0.0) == found[status].waits == found[status].solves
+
+
+def test_pruning_deletes_what_ended_long_ago_with_its_result_and_nothing_else(
+    store: JobStore, database: Database
+) -> None:
+    old, recent, running, waiting = (submit(store, key) for key in "abcd")
+    for _ in (old, recent):
+        lease = store.lease("w")
+        assert lease is not None
+        assert store.finish(lease, RESULT)
+    held = store.lease("w")
+    assert held is not None
+    for job in (old, recent, running, waiting):
+        ago(database, job, created_at=1000)
+    ago(database, old, finished_at=101)
+    ago(database, recent, finished_at=90)
+    assert 1 == store.prune(older_than_s=100)
+    assert {recent.id, running.id, waiting.id} == {job.id for job in store.search(limit=10)}
+    with database.reading() as connection:
+        assert [recent.id] == list(connection.execute(select(results.c.job_id)).scalars())
+    assert 0 == store.prune(older_than_s=100)
+    assert submit(store, "a").id != old.id
 
 
 def test_many_at_once_have_each_job_once(store: JobStore) -> None:

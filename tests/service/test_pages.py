@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -222,6 +224,20 @@ def test_the_plan_page_shows_progress_as_it_comes_and_then_the_report(browser: A
     assert [] == complaints(browser)
 
 
+def test_a_plan_page_whose_events_were_refused_asks_for_them_again(browser: Any, server: Server) -> None:
+    lease = lease_of(server, "refused")
+    events = f"{server.url}/v1/plans/{lease.job.id}/events"
+    with ExitStack() as watched:
+        for _ in range(20):  # as many as one client may
+            watched.enter_context(urlopen(events))
+        open_page(browser, f"{server.url}/plans/{lease.job.id}", 1280, "light")
+        wait_for(lambda: any("429" in entry["message"] for entry in complaints(browser)))
+        assert "running" == text(browser, "status")
+    server.jobs.finish(lease, small_result())
+    wait_for(lambda: browser.find_elements(By.ID, "report"))
+    browser.get_log("browser")  # more of the refusals
+
+
 def test_the_report_can_ask_the_service_for_nothing(browser: Any, server: Server, addresses: dict[str, str]) -> None:
     open_page(browser, server.url + addresses["done"], 1280, "light")
     browser.switch_to.frame(browser.find_element(By.ID, "report"))
@@ -263,18 +279,18 @@ def test_a_plan_that_does_not_exist_is_a_page_for_people_and_a_document_for_prog
 def test_a_browser_signs_in_with_a_token_and_out_again(browser: Any, tmp_path: Path) -> None:
     with serving(tmp_path, "--tokens") as guarded:
         browser.delete_all_cookies()
-        open_page(browser, f"{guarded.url}/plans", 1280, "light")
-        assert browser.current_url == f"{guarded.url}/login"
+        open_page(browser, f"{guarded.url}/plans?q=a%20b", 1280, "light")
+        assert browser.current_url == f"{guarded.url}/login?next=%2Fplans%3Fq%3Da%2520b"
         browser.find_element(By.ID, "token").send_keys("wrong", Keys.ENTER)
         wait_for(lambda: browser.find_elements(By.CSS_SELECTOR, "[role=alert]"))
         browser.find_element(By.ID, "token").send_keys(guarded.token, Keys.ENTER)
-        wait_for(lambda: "Ask for a plan" == browser.find_element(By.TAG_NAME, "h1").text)
+        wait_for(lambda: browser.current_url == f"{guarded.url}/plans?q=a%20b")
         assert "" == browser.execute_script("return document.cookie")  # no script can read it
 
         browser.find_element(By.CSS_SELECTOR, "nav button").send_keys(Keys.ENTER)
         wait_for(lambda: "Sign in" == browser.find_element(By.TAG_NAME, "h1").text)
         browser.get(f"{guarded.url}/plans")
-        assert browser.current_url == f"{guarded.url}/login"
+        assert browser.current_url == f"{guarded.url}/login?next=%2Fplans"
         browser.get_log("browser")  # the 403 itself
 
 

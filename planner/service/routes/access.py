@@ -4,8 +4,10 @@ A browser sends cookies, and reaches a service on its own machine, for any site 
 something is refused when another site asked for it.
 """
 
+import re
 from collections.abc import Callable
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -21,6 +23,25 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 class LoginNeededError(Exception):
     """A page that needs a token, which the browser does not have."""
+
+
+def login_for(request: Request) -> str:
+    """Where a browser signs in that wanted a page, to which it then returns; what it sends is not sent again."""
+    if request.method != "GET":
+        return "/login"
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return f"/login?{urlencode({'next': wanted})}"
+
+
+def local(address: str) -> str:
+    r"""The address of a page, where it is surely one of this server, and else that of the first page.
+
+    Browsers take "//host", "/\host" and either with a tab or line end inside for another server's.
+    """
+    return address if _LOCAL.fullmatch(address) else "/"
+
+
+_LOCAL = re.compile(r"/(?!/)[!-\[\]-~]*")  # what prints in ASCII, but a backslash
 
 
 def services(request: Request) -> Services:

@@ -16,8 +16,17 @@ from planner.errors import PlannerError
 from planner.presets import preset_names
 from planner.service.problems import problem, problem_of
 from planner.service.requests import plan_file
-from planner.service.routes.access import COOKIE, Service, is_same_site, page_may_read, page_may_submit
-from planner.service.routes.plans import DEFAULT_GAP, JobId, PlanBody, ask, best_so_far, found
+from planner.service.routes.access import COOKIE, Service, is_same_site, local, page_may_read, page_may_submit
+from planner.service.routes.plans import (
+    DEFAULT_GAP,
+    DEFAULT_TIME_LIMIT_S,
+    JobId,
+    PlanBody,
+    SeenId,
+    ask,
+    best_so_far,
+    found,
+)
 from planner.service.security import PAGE_POLICY
 from planner.service.store.jobs import IN_FLIGHT, Answer, Job, JobStatus
 from planner.service.store.tokens import Scope
@@ -28,6 +37,7 @@ router = APIRouter(include_in_schema=False)
 _STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
 _ON_A_PAGE = 50
 _COOKIE_S = 30 * 24 * 3600
+_TIME_LIMIT = f"{DEFAULT_TIME_LIMIT_S:g}"
 
 
 def _environment() -> Environment:
@@ -69,7 +79,7 @@ class _Asked:
     budget: str = ""
     host_budget: str = ""
     device: str = ""
-    time_limit: str = "60"
+    time_limit: str = _TIME_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +139,7 @@ def submit(
     budget: Annotated[str, Form()] = "",
     host_budget: Annotated[str, Form()] = "",
     device: Annotated[str, Form()] = "",
-    time_limit: Annotated[str, Form()] = "60",
+    time_limit: Annotated[str, Form()] = _TIME_LIMIT,
 ) -> Response:
     """Asks for a plan and leads to it, or says what is wrong."""
     # A browser sends lines that end in CR LF.
@@ -161,13 +171,13 @@ def submit(
 
 
 @router.get("/plans", dependencies=[page_may_read])
-def plans_page(service: Service, q: str = "", status: str = "", before: float | None = None) -> HTMLResponse:
+def plans_page(service: Service, q: str = "", status: str = "", before: SeenId = None) -> HTMLResponse:
     """The queue, and what came of it."""
     wanted = JobStatus(status) if status in tuple(JobStatus) else None
     jobs = service.jobs.search(text=q[:200], status=wanted, before=before, limit=_ON_A_PAGE)
     older = ""
     if len(jobs) == _ON_A_PAGE:
-        older = "/plans?" + urlencode({"q": q, "status": status, "before": jobs[-1].created_at})
+        older = "/plans?" + urlencode({"q": q, "status": status, "before": jobs[-1].id})
     return _page(service, "plans.html", "/plans", jobs=jobs, q=q, status=status, statuses=tuple(JobStatus), older=older)
 
 
@@ -260,18 +270,24 @@ def _difference(one: float | None, other: float | None, show: Callable[[float], 
 
 
 @router.get("/login")
-def login_page(service: Service) -> HTMLResponse:
+def login_page(service: Service, wanted: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
     """Where a browser is given a token."""
-    return _page(service, "login.html", "/login")
+    return _page(service, "login.html", "/login", wanted=wanted)
 
 
 @router.post("/login")
-def login(service: Service, request: Request, token: Annotated[str, Form()] = "") -> Response:
-    """Remembers a token that is good, in a cookie that scripts cannot read."""
+def login(
+    service: Service,
+    request: Request,
+    token: Annotated[str, Form()] = "",
+    wanted: Annotated[str, Form(alias="next")] = "/",
+) -> Response:
+    """Remembers a token that is good, in a cookie that scripts cannot read, and leads to the page that was wanted."""
     known = service.tokens.find(token) if is_same_site(request) else None
     if known is None or Scope.READ not in known.scopes:
-        return _page(service, "login.html", "/login", 403, problem="This token is not known here, or cannot read.")
-    response = RedirectResponse("/", status_code=303)
+        problem = "This token is not known here, or cannot read."
+        return _page(service, "login.html", "/login", 403, wanted=wanted, problem=problem)
+    response = RedirectResponse(local(wanted), status_code=303)
     response.set_cookie(
         COOKIE, token, max_age=_COOKIE_S, httponly=True, samesite="strict", secure=request.url.scheme == "https"
     )

@@ -26,7 +26,9 @@ from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
 EVENT_S = 0.5  # between looks for news
-DEFAULT_GAP = 0.005  # as `planner solve` has it
+# As `planner solve` has them.
+DEFAULT_GAP = 0.005
+DEFAULT_TIME_LIMIT_S = 60.0
 _PAGE = 50
 _MOST = 200  # jobs in one list
 _NAME = r"^[A-Za-z0-9._ -]{1,200}$"
@@ -37,7 +39,9 @@ def _as(media_type: str) -> dict[str, Any]:
     return {"response_class": Response, "responses": {200: {"content": {media_type: {}}}}}
 
 
-JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="As `POST /v1/plans` gave it.")]
+_ID = "^[0-9a-f]{32}$"
+JobId = Annotated[str, Path(pattern=_ID, description="As `POST /v1/plans` gave it.")]
+SeenId = Annotated[str | None, Query(pattern=_ID, description="The last one seen, to go on with those before it.")]
 
 
 class LimitError(PlannerError):
@@ -53,7 +57,9 @@ class PlanBody(Body):
     host_budget: str | None = Field(None, max_length=64, description="Host memory for offloaded tensors; 0 for none.")
     device: str | None = Field(None, max_length=50, description="A device instead of the spec's.")
     gap: float = Field(DEFAULT_GAP, ge=0, le=1, description="Stop once within this fraction of the least possible.")
-    time_limit: float = Field(60.0, gt=0, description="Seconds after which to stop solving, with the best plan found.")
+    time_limit: float = Field(
+        DEFAULT_TIME_LIMIT_S, gt=0, description="Seconds after which to stop solving, with the best plan found."
+    )
 
 
 @router.post("", status_code=202, dependencies=[may_submit], summary="Ask for a plan")
@@ -84,9 +90,8 @@ def ask(body: PlanBody, service: Service) -> Job:
         gap=body.gap,
         time_limit_s=body.time_limit,
     )
-    key = service.answers.key(request)
-    job, _ = service.jobs.submit(key=key, name=request.name, request=asdict(request))
-    return job
+    key = service.helpers.key(request)
+    return service.jobs.submit(key=key, name=request.name, request=asdict(request))
 
 
 @router.get("", dependencies=[may_read], summary="List and search")
@@ -94,7 +99,7 @@ def list_plans(
     service: Service,
     q: Annotated[str, Query(max_length=200, description="Part of the name.")] = "",
     status: JobStatus | None = None,
-    before: Annotated[float | None, Query(description="`created_at` of the last one seen.")] = None,
+    before: SeenId = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = _PAGE,
 ) -> dict[str, Any]:
     """Jobs, the newest first."""
@@ -214,6 +219,7 @@ def document(job: Job) -> dict[str, Any]:
         "name": job.name,
         "status": job.status,
         "created_at": job.created_at,
+        "started_at": job.started_at,
         "finished_at": job.finished_at,
         "attempt": job.attempt,
         "progress": job.progress,

@@ -49,10 +49,10 @@ class EstimateBody(Body):
 @router.post("/lint", summary="Check a training config")
 def post_lint(body: LintBody, service: Service) -> dict[str, Any]:
     """The findings, as `planner lint --output-format json` prints them. Files that the config names are not read."""
-    return service.answers.lint(**body.model_dump())
+    return service.helpers.lint(**body.model_dump())
 
 
 @router.post("/estimate", summary="Say whether a run fits its device")
 def post_estimate(body: EstimateBody, service: Service) -> dict[str, Any]:
     """The estimate, as `planner estimate --json` prints it."""
-    return service.answers.estimate(spec=body.spec, device=body.device)
+    return service.helpers.estimate(spec=body.spec, device=body.device)

@@ -6,11 +6,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Float, cast, create_engine, event, func, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Float,
+    cast,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from planner.errors import PlannerError
+from planner.extras import needs
 
 BUSY_MS = 10_000  # that a writer waits for another; a transaction here takes milliseconds
 CONNECT_S = 5  # that a database may take to answer a new connection
@@ -34,6 +46,7 @@ class Database:
 
         Raises:
             DatabaseError: The URL is not of one of these two.
+            MissingExtraError: PostgreSQL's driver is not installed.
         """
         try:
             parsed = make_url(url)
@@ -49,14 +62,14 @@ class Database:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            # A connection that died with the database is found out before it is used.
-            self.engine = create_engine(
-                parsed.set(drivername="postgresql+psycopg"),
-                hide_parameters=True,
-                pool_pre_ping=True,
-                pool_size=POOL_SIZE,
-                connect_args={"connect_timeout": CONNECT_S, "tcp_user_timeout": SILENCE_MS},
-            )
+            with needs("a database on PostgreSQL", "postgres"):
+                self.engine = create_engine(
+                    parsed.set(drivername="postgresql+psycopg"),
+                    hide_parameters=True,
+                    pool_pre_ping=True,  # a connection that died with the database is found out before it is used
+                    pool_size=POOL_SIZE,
+                    connect_args={"connect_timeout": CONNECT_S, "tcp_user_timeout": SILENCE_MS},
+                )
 
     def migrate(self) -> None:
         """Makes or updates the tables; safe when several processes start at once.
@@ -69,14 +82,22 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        with self.in_words(), self.engine.begin() as connection:
+            if not self.is_sqlite:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Around what an operator asks for: an error of the database is a line that names it, without its password.
+
+        Raises:
+            DatabaseError: Instead of a DBAPIError.
+        """
         try:
-            with self.engine.begin() as connection:
-                if not self.is_sqlite:
-                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+            yield
         except DBAPIError as error:
-            # Without its password.
             raise DatabaseError(f"the database {self.engine.url!r} cannot be used: {error.orig}") from error
 
     @contextmanager
@@ -91,6 +112,15 @@ class Database:
         with self.engine.connect().execution_options(**{_READS: True}) as connection, connection.begin():
             yield connection
 
+    def check(self) -> None:
+        """Returns when the database answers.
+
+        Raises:
+            DBAPIError: It does not.
+        """
+        with self.reading() as connection:
+            connection.execute(select(1))
+
     def now(self) -> ColumnElement[float]:
         """The database's clock, in seconds since 1970: on PostgreSQL, not that of the transaction's begin."""
         if self.is_sqlite:
@@ -100,6 +130,22 @@ class Database:
     def close(self) -> None:
         """Ends all connections."""
         self.engine.dispose()
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Database]:
+    """The database at a URL, with its tables made or updated, while it is used.
+
+    Raises:
+        DatabaseError: The URL cannot be one, or the database does not do what it is asked for meanwhile.
+    """
+    database = Database(url)
+    try:
+        database.migrate()
+        with database.in_words():
+            yield database
+    finally:
+        database.close()
 
 
 def is_full(error: DBAPIError) -> bool:

@@ -14,9 +14,10 @@ from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from planner.service.problems import problem
 from planner.service.store.database import Database
 from planner.service.store.tables import jobs, results
 
@@ -37,7 +38,7 @@ class JobStatus(StrEnum):
 
 
 IN_FLIGHT = (JobStatus.QUEUED, JobStatus.RUNNING)
-_GIVEN_UP = {"title": "Given up", "detail": f"{MAX_ATTEMPTS} workers died while they solved this"}
+_GIVEN_UP = problem(500, "Given up", f"{MAX_ATTEMPTS} workers died while they solved this")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Job:
         request: What is asked, as JSON data.
         status: Where it stands.
         created_at: Seconds since 1970, by the database's clock.
+        started_at: When it was begun last, or None.
         finished_at: When it ended, or None.
         attempt: How often it was begun.
         progress: What its worker said last, as JSON data, or None.
@@ -63,6 +65,7 @@ class Job:
     request: Mapping[str, Any]
     status: JobStatus
     created_at: float
+    started_at: float | None
     finished_at: float | None
     attempt: int
     progress: Mapping[str, Any] | None
@@ -96,6 +99,31 @@ class Answer:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Of how many jobs a time is known, and the sum of it."""
+
+    count: int
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What there is of jobs with one status.
+
+    Attributes:
+        jobs: How many.
+        oldest_s: Since the first of them was asked for.
+        waits: From then to when a job was begun last.
+        solves: From then to its end.
+    """
+
+    jobs: int
+    oldest_s: float
+    waits: Times
+    solves: Times
+
+
 class JobStore:
     """The operations on jobs; each is one transaction."""
 
@@ -104,15 +132,15 @@ class JobStore:
 
     # -- for those who ask
 
-    def submit(self, *, key: str, name: str, request: Mapping[str, Any]) -> tuple[Job, bool]:
-        """The job for a question, and whether it is new: one that is done or in flight with the same key is joined."""
+    def submit(self, *, key: str, name: str, request: Mapping[str, Any]) -> Job:
+        """The job for a question: one that is done or in flight with the same key is joined, else it is a new one.
+
+        One whose cancelling was asked for, and not carried out yet, is wanted again.
+        """
         while True:
             try:
                 with self._database.transaction() as connection:
-                    found = _joined(connection, key)
-                    if found is not None:
-                        return found, False
-                    return self._insert(connection, key, name, request), True
+                    return _joined(connection, key) or self._insert(connection, key, name, request)
             except IntegrityError:
                 continue  # another one inserted it in between: on PostgreSQL, only the index serialises the two
 
@@ -127,7 +155,6 @@ class JobStore:
                 status=JobStatus.QUEUED,
                 created_at=select(self._database.now()).scalar_subquery(),
                 askers=1,
-                cancelled=False,
                 attempt=0,
             )
         )
@@ -138,19 +165,6 @@ class JobStore:
         with self._database.reading() as connection:
             row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
         return None if row is None else _job(row)
-
-    def result(self, job_id: str) -> Result | None:
-        """The result of a job that is done, or None."""
-        with self._database.reading() as connection:
-            row = connection.execute(select(results).where(results.c.job_id == job_id)).one_or_none()
-        if row is None:
-            return None
-        return Result(
-            summary=json.loads(row.summary),
-            text=row.text,
-            plan=row.plan,
-            report=zlib.decompress(row.report).decode(),
-        )
 
     def answer(self, job_id: str) -> Answer | None:
         """What is said of a job that is done, or None; plan and report, which are larger, stay where they are."""
@@ -172,10 +186,10 @@ class JobStore:
             return connection.execute(select(*columns).where(results.c.job_id == job_id)).one_or_none()
 
     def search(
-        self, *, text: str = "", status: JobStatus | None = None, before: float | None = None, limit: int
+        self, *, text: str = "", status: JobStatus | None = None, before: str | None = None, limit: int
     ) -> Sequence[Job]:
-        """Jobs, the newest first, whose names contain the text; `before` is the `created_at` of the last one seen."""
-        query = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+        """Jobs, the newest first, whose names contain the text; `before` is the id of the last one seen."""
+        query = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit)
         if "\0" in text:
             return []  # no name has it, and PostgreSQL cannot even look for it
         if text:
@@ -183,29 +197,51 @@ class JobStore:
         if status is not None:
             query = query.where(jobs.c.status == status)
         if before is not None:
-            query = query.where(jobs.c.created_at < before)
+            seen_at = select(jobs.c.created_at).where(jobs.c.id == before).scalar_subquery()
+            at_once = and_(jobs.c.created_at == seen_at, jobs.c.id < before)
+            query = query.where(or_(jobs.c.created_at < seen_at, at_once))
         with self._database.reading() as connection:
             return [_job(row) for row in connection.execute(query)]
 
-    def counts(self) -> Mapping[JobStatus, int]:
-        """How many jobs stand where."""
-        query = select(jobs.c.status, func.count()).group_by(jobs.c.status)
-        with self._database.reading() as connection:
-            return {JobStatus(status): count for status, count in connection.execute(query)}
-
     def cancel(self, job_id: str) -> Job | None:
         """The job after one of those who asked took that back: it ends once none is left. None if there is no job."""
-        in_flight = and_(jobs.c.id == job_id, jobs.c.status.in_(IN_FLIGHT))
         with self._database.transaction() as connection:
-            connection.execute(update(jobs).where(in_flight).values(askers=jobs.c.askers - 1))
-            connection.execute(update(jobs).where(in_flight, jobs.c.askers <= 0).values(cancelled=True))
             connection.execute(
                 update(jobs)
-                .where(jobs.c.id == job_id, jobs.c.status == JobStatus.QUEUED, jobs.c.cancelled)
+                .where(jobs.c.id == job_id, jobs.c.status.in_(IN_FLIGHT), _is_wanted)
+                .values(askers=jobs.c.askers - 1)
+            )
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.id == job_id, jobs.c.status == JobStatus.QUEUED, ~_is_wanted)
                 .values(status=JobStatus.CANCELLED, finished_at=self._database.now())
             )
             row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
         return None if row is None else _job(row)
+
+    # -- for the operator
+
+    def tallies(self) -> Mapping[JobStatus, Tally]:
+        """What there is of jobs with each status."""
+        waited_s, solved_s = jobs.c.started_at - jobs.c.created_at, jobs.c.finished_at - jobs.c.started_at
+        query = select(
+            jobs.c.status,
+            func.count().label("jobs"),
+            (self._database.now() - func.min(jobs.c.created_at)).label("oldest_s"),
+            func.count(waited_s).label("waits"),
+            func.coalesce(func.sum(waited_s), 0.0).label("waited_s"),
+            func.count(solved_s).label("solves"),
+            func.coalesce(func.sum(solved_s), 0.0).label("solved_s"),
+        ).group_by(jobs.c.status)
+        with self._database.reading() as connection:
+            return {JobStatus(row.status): _tally(row) for row in connection.execute(query)}
+
+    def prune(self, *, older_than_s: float) -> int:
+        """How many jobs were deleted, with their results: those that ended longer ago than that."""
+        with self._database.transaction() as connection:
+            return connection.execute(
+                delete(jobs).where(jobs.c.finished_at < self._database.now() - older_than_s)
+            ).rowcount
 
     # -- for workers
 
@@ -235,6 +271,7 @@ class JobStore:
                     status=JobStatus.RUNNING,
                     attempt=attempt,
                     worker=worker,
+                    started_at=self._database.now(),
                     lease_until=self._database.now() + LEASE_S,
                     progress=None,
                 )
@@ -250,7 +287,7 @@ class JobStore:
     def _end_abandoned(self, connection: Connection) -> None:
         abandoned, now = self._is_abandoned(), self._database.now()
         connection.execute(
-            update(jobs).where(abandoned, jobs.c.cancelled).values(status=JobStatus.CANCELLED, finished_at=now)
+            update(jobs).where(abandoned, ~_is_wanted).values(status=JobStatus.CANCELLED, finished_at=now)
         )
         connection.execute(
             update(jobs)
@@ -258,19 +295,17 @@ class JobStore:
             .values(status=JobStatus.FAILED, finished_at=now, problem=json.dumps(_GIVEN_UP))
         )
 
-    def renew(self, lease: Lease, progress: Mapping[str, Any] | None = None) -> bool:
+    def renew(self, lease: Lease, progress: Mapping[str, Any]) -> bool:
         """Whether the worker still has the job and should go on: it has until `LEASE_S` from now."""
-        values: dict[str, Any] = {"lease_until": self._database.now() + LEASE_S}
-        if progress is not None:
-            values["progress"] = json.dumps(progress)
+        values = {"lease_until": self._database.now() + LEASE_S, "progress": json.dumps(progress)}
         with self._database.transaction() as connection:
-            changed = connection.execute(update(jobs).where(_is_held(lease), ~jobs.c.cancelled).values(**values))
+            changed = connection.execute(update(jobs).where(_is_held(lease), _is_wanted).values(**values))
         return changed.rowcount == 1
 
     def finish(self, lease: Lease, result: Result) -> bool:
         """Whether the result was taken: not when the lease was lost."""
         with self._database.transaction() as connection:
-            if not self._end(connection, lease, JobStatus.DONE, cancelled=False):
+            if not self._end(connection, lease, JobStatus.DONE):
                 return False
             connection.execute(
                 insert(results).values(
@@ -288,18 +323,22 @@ class JobStore:
         with self._database.transaction() as connection:
             return self._end(connection, lease, JobStatus.FAILED, problem=json.dumps(problem))
 
-    def give_back(self, lease: Lease) -> None:
-        """Puts a job back, for a worker that ends: at once anyone's, and as if it had not been begun."""
-        values = {"status": JobStatus.QUEUED, "attempt": lease.attempt - 1, "lease_until": None, "worker": None}
-        with self._database.transaction() as connection:
-            connection.execute(update(jobs).where(_is_held(lease), ~jobs.c.cancelled).values(**values))
-            self._end(connection, lease, JobStatus.CANCELLED)
+    def give_back(self, lease: Lease) -> JobStatus | None:
+        """What becomes of a job that its worker lets go of: None when the lease was lost before.
 
-    def stop(self, lease: Lease) -> bool:
-        """Whether the job was cancelled and has now ended so."""
+        It is queued, at once anyone's and as if it had not been begun; or cancelled, when nobody wants it any more.
+        """
         with self._database.transaction() as connection:
-            cancelled = select(jobs.c.cancelled).where(_is_held(lease))
-            return bool(connection.execute(cancelled).scalar()) and self._end(connection, lease, JobStatus.CANCELLED)
+            held = select(jobs.c.askers).where(_is_held(lease)).with_for_update()
+            askers = connection.execute(held).scalar_one_or_none()
+            if askers is None:
+                return None
+            if askers == 0:
+                self._end(connection, lease, JobStatus.CANCELLED)
+                return JobStatus.CANCELLED
+            values = {"status": JobStatus.QUEUED, "attempt": lease.attempt - 1, "lease_until": None, "worker": None}
+            connection.execute(update(jobs).where(_is_held(lease)).values(**values))
+            return JobStatus.QUEUED
 
     def _end(self, connection: Connection, lease: Lease, status: JobStatus, **values: Any) -> bool:
         changed = connection.execute(
@@ -308,6 +347,9 @@ class JobStore:
             .values(status=status, finished_at=self._database.now(), lease_until=None, **values)
         )
         return changed.rowcount == 1
+
+
+_is_wanted = jobs.c.askers > 0  # else it is cancelled, or to be, by its worker
 
 
 def _is_held(lease: Lease) -> ColumnElement[bool]:
@@ -322,7 +364,7 @@ def _is_held(lease: Lease) -> ColumnElement[bool]:
 def _joined(connection: Connection, key: str) -> Job | None:
     """The job with that key that is done or in flight, with one more who asks for it."""
     states = (*IN_FLIGHT, JobStatus.DONE)
-    query = select(jobs).where(jobs.c.key == key, jobs.c.status.in_(states), ~jobs.c.cancelled).limit(1)
+    query = select(jobs).where(jobs.c.key == key, jobs.c.status.in_(states)).limit(1)
     row = connection.execute(query.with_for_update()).one_or_none()
     if row is None:
         return None
@@ -338,8 +380,18 @@ def _job(row: Row[Any]) -> Job:
         request=json.loads(row.request),
         status=JobStatus(row.status),
         created_at=row.created_at,
+        started_at=row.started_at,
         finished_at=row.finished_at,
         attempt=row.attempt,
         progress=None if row.progress is None else json.loads(row.progress),
         problem=None if row.problem is None else json.loads(row.problem),
+    )
+
+
+def _tally(row: Row[Any]) -> Tally:
+    return Tally(
+        jobs=row.jobs,
+        oldest_s=row.oldest_s,
+        waits=Times(count=row.waits, sum_s=row.waited_s),
+        solves=Times(count=row.solves, sum_s=row.solved_s),
     )

@@ -4,7 +4,6 @@ Times are seconds since 1970 by the database's clock, so that servers and worker
 """
 
 from sqlalchemy import (
-    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -30,10 +29,10 @@ jobs = Table(
     Column("request", Text, nullable=False),  # JSON
     Column("status", String(16), nullable=False),
     Column("created_at", Float, nullable=False),
+    Column("started_at", Float),  # the latest attempt
     Column("finished_at", Float),
-    # How many asked for it and did not take it back: it is cancelled when none is left.
+    # How many asked for it and did not take it back. When none is left it is cancelled: by its worker, if it has one.
     Column("askers", Integer, nullable=False),
-    Column("cancelled", Boolean, nullable=False),  # asked for; the worker makes it so
     # The lease. `attempt` is also its fence: what comes with an older number is refused.
     Column("attempt", Integer, nullable=False),
     Column("worker", String(200)),
@@ -41,6 +40,7 @@ jobs = Table(
     Column("progress", Text),  # JSON
     Column("problem", Text),  # JSON: why there is no plan
     Index("jobs_by_status", "status", "created_at"),
+    Index("jobs_by_age", "created_at", "id"),
     Index("jobs_by_key", "key"),
     # Identical questions in flight are one job.
     Index(

@@ -2,6 +2,7 @@
 "use strict";
 
 const PAUSE_MS = 400; // in typing, before what was typed is checked
+const AGAIN_MS = 3000; // before a plan is watched again whose events were refused
 const MOST_PX = 20000; // that a report may ask for
 
 function lines(list, element) {
@@ -87,6 +88,10 @@ function watch(best, progress, status) {
       events.close();
       location.reload();
     }
+  });
+  // A browser asks again by itself, but where the answer was an error: too many watched, the server or its database away.
+  events.addEventListener("error", () => {
+    if (events.readyState === EventSource.CLOSED) setTimeout(() => watch(best, progress, status), AGAIN_MS);
   });
 }
 

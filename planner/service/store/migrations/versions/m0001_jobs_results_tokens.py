@@ -17,9 +17,9 @@ def upgrade() -> None:
         sa.Column("request", sa.Text, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("created_at", sa.Float, nullable=False),
+        sa.Column("started_at", sa.Float),
         sa.Column("finished_at", sa.Float),
         sa.Column("askers", sa.Integer, nullable=False),
-        sa.Column("cancelled", sa.Boolean, nullable=False),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("worker", sa.String(200)),
         sa.Column("lease_until", sa.Float),
@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("problem", sa.Text),
     )
     op.create_index("jobs_by_status", "jobs", ["status", "created_at"])
+    op.create_index("jobs_by_age", "jobs", ["created_at", "id"])
     op.create_index("jobs_by_key", "jobs", ["key"])
     in_flight = sa.text("status IN ('queued', 'running')")
     op.create_index(
@@ -54,9 +55,3 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Float, nullable=False),
         sa.Column("revoked_at", sa.Float),
     )
-
-
-def downgrade() -> None:
-    """Removes the tables."""
-    for table in ("tokens", "results", "jobs"):
-        op.drop_table(table)

@@ -27,7 +27,7 @@ _MOST_KNOWN = 256  # answers that are remembered, in each server process: 16 MB 
 _LONGEST_KNOWN = 64 * 2**10  # of one; an estimate has 10 KB
 
 
-class Answers:
+class HelperPool:
     """Helpers, and the questions for them."""
 
     def __init__(self, settings: Settings) -> None:
@@ -42,7 +42,7 @@ class Answers:
     def close(self) -> None:
         """Ends the helpers that have nothing to do; others end with their question, or with this process."""
         while not self._idle.empty():
-            self._idle.get().close()
+            self._idle.get().end()
 
     def lint(self, **asked: Any) -> dict[str, Any]:
         """The findings in a config's text; see `planner.service.helper.lint`."""
@@ -82,7 +82,7 @@ class Answers:
         try:
             found = helper.ask(question)
         finally:
-            self._idle.put(helper if helper.is_alive() else _Helper(self._limits))
+            self._idle.put(helper)
         if "problem" in found:
             raise ProblemError(found["problem"])
         self._known.put(digest, json.dumps(found["answer"]))
@@ -117,22 +117,26 @@ class _Known:
 
 
 class _Helper:
-    """A helper process."""
+    """A helper process, and another one in its place when it has ended."""
 
     def __init__(self, limits: HelperLimits) -> None:
         self._limits = limits
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "planner.service.helper", str(limits.memory_bytes), str(limits.deadline_s)],
+        self._process = self._started()
+
+    def _started(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "planner.service.helper"),
+                *(str(self._limits.memory_bytes), str(self._limits.deadline_s)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is for the server
         )
 
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def close(self) -> None:
+    def end(self) -> None:
+        """Ends the process, once it has answered."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -141,7 +145,10 @@ class _Helper:
         self._process.stdout.close()
 
     def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Its answer, or why there is none; it has ended then."""
+        """Its answer, or why there is none."""
+        if self._process.poll() is not None:  # something else ended it while it had nothing to do
+            self.end()
+            self._process = self._started()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         line = ""
@@ -152,8 +159,10 @@ class _Helper:
         if line.endswith("\n"):
             found: Mapping[str, Any] = json.loads(line)
             return found
-        self.close()
-        return {"problem": self._why_it_ended()}
+        self.end()
+        why = self._why_it_ended()
+        self._process = self._started()  # now, so that the next question need not wait for it
+        return {"problem": why}
 
     def _why_it_ended(self) -> Mapping[str, Any]:
         status = self._process.returncode

@@ -1,0 +1,80 @@
+"""Helpers that die, and answers that are remembered: which, how many, and that nobody can change them for others."""
+
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from planner.errors import PlannerError
+from planner.service import helper_pool
+from planner.service.helper_pool import HelperPool
+from planner.service.settings import HelperLimits, Settings
+from tests.service.processes import children_of, eventually, is_running
+
+SPEC = "model: {{preset: gpt2}}\nbatch: {{micro_batch: {}, sequence_length: 64}}\n"
+
+
+def test_a_helper_that_was_killed_while_it_had_nothing_to_do_costs_no_answer() -> None:
+    before = children_of(os.getpid())
+    pool = HelperPool(Settings(database="sqlite://", helpers=HelperLimits(count=1)))
+    try:
+        (helper,) = set(children_of(os.getpid())) - set(before)
+        os.kill(helper, signal.SIGKILL)
+        eventually(lambda: not is_running(helper))
+        assert "gpt2" == pool.estimate(spec=SPEC.format(1), device="rtx-4090")["model"]
+    finally:
+        pool.close()
+
+
+def test_the_same_question_has_an_equal_answer_that_is_its_askers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper_pool, "_MOST_KNOWN", 2)
+    pool = HelperPool(Settings(database="sqlite://"))
+    try:
+        first = pool.estimate(spec=SPEC.format(1), device="rtx-4090")
+        asked: list[str] = []
+        monkeypatch.setattr(helper_pool._Helper, "ask", lambda self, question: asked.append(question["what"]) or {})
+        again = pool.estimate(spec=SPEC.format(1), device="rtx-4090")
+        assert first == again
+        again["verdict"] = "changed"
+        assert first == pool.estimate(spec=SPEC.format(1), device="rtx-4090")
+        assert [] == asked
+    finally:
+        pool.close()
+
+
+def test_what_could_not_be_answered_is_asked_again_and_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(helper_pool, "_MOST_KNOWN", 2)
+    asked: list[str] = []
+
+    def ask(self: object, question: dict[str, dict[str, str]]) -> dict[str, object]:
+        spec = question["of"]["spec"]
+        asked.append(spec)
+        return {"problem": {"detail": "no", "status": 422}} if spec == "bad" else {"answer": {"spec": spec}}
+
+    monkeypatch.setattr(helper_pool._Helper, "ask", ask)
+    pool = HelperPool(Settings(database="sqlite://"))
+    try:
+        for spec in ("a", "b", "c", "c", "a"):
+            assert {"spec": spec} == pool.estimate(spec=spec, device=None)
+        for _ in range(2):
+            with pytest.raises(PlannerError, match="no"):
+                pool.estimate(spec="bad", device=None)
+    finally:
+        pool.close()
+    assert ["a", "b", "c", "a", "bad", "bad"] == asked
+
+
+def test_nothing_is_remembered_where_specs_may_name_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        helper_pool._Helper, "ask", lambda self, question: asked.append(question["what"]) or {"answer": len(asked)}
+    )
+    pool = HelperPool(Settings(database="sqlite://", allowed=frozenset({"/srv/device.yaml"})))
+    try:
+        assert [1, 2] == [pool.estimate(spec="a", device=None) for _ in range(2)]
+    finally:
+        pool.close()
