@@ -11,6 +11,9 @@ from planner.commands.output import print_json
 from planner.commands.serve import ServeError, database_option
 
 
+_LONGEST_NAME = 200  # as the database has room for
+
+
 @click.group()
 def token() -> None:
     """Make, list and revoke the tokens of a service.
@@ -37,6 +40,8 @@ def token() -> None:
 )
 def create(*, name: str, database: str, scopes: tuple[str, ...]) -> None:
     """Make a token for NAME, and print it: it cannot be shown again."""
+    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        raise ServeError(f"expected a name of one line and 1 to {_LONGEST_NAME} characters, found {name[:50]!r}")
     with imports("planner token", extra="serve"):
         from planner.service.store.database import Database
         from planner.service.store.tokens import Scope, TokenStore
