@@ -10,7 +10,6 @@ from planner.commands.options import json_option
 from planner.commands.output import print_json
 from planner.commands.serve import ServeError, database_option
 
-
 _LONGEST_NAME = 200  # as the database has room for
 
 

@@ -29,8 +29,8 @@ def _printable(text: str) -> str:
 
 
 def discreet(record: logging.LogRecord) -> bool:
-    """Always true: a filter for the log of requests, which takes tokens out, sent in a URL by mistake, and what does not
-    print, sent as the client's name.
+    """Always true: a filter for the log of requests. It takes tokens out, which come in a URL by mistake, and what does
+    not print, which comes as the client's name.
     """
     if isinstance(record.args, tuple):
         record.args = tuple(

@@ -31,8 +31,8 @@ class HelperLimits:
         count: Processes of each server that answer. One client has all but one of them at most.
         memory_bytes: Of address space, of one of them: the largest spec takes an eighth of it.
         deadline_s: For one answer. Configs that people write take milliseconds.
-        most_waiting: Questions that may wait for one of them. Each holds one of the 40 threads that also look up plans. Of
-            one client: half as many.
+        most_waiting: Questions that may wait for one of them. Each holds one of the 40 threads that also look up
+            plans. Of one client: half as many.
         longest_wait_s: How long they may.
     """
 

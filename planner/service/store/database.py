@@ -143,7 +143,6 @@ _WAYS = {
     "database is locked": "another program has it open for itself; end that, or wait",
     "readonly database": "let this user write the file and its folder",
     "read-only transaction": "name the server that takes writes",
-    "Connection refused": "is it running there?",
     "authentication failed": "set PLANNER_DB to a URL with the right user and password",
     "no password supplied": "set PLANNER_DB to a URL with the password",
 }
