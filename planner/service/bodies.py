@@ -9,6 +9,7 @@ elsewhere (`planner.service.answers`).
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
@@ -21,6 +22,7 @@ _FORM = b"application/x-www-form-urlencoded"
 _MULTIPART = b"multipart/form-data"
 # After an answer to what was not read to its end, which is not wanted any more.
 CLOSE: Mapping[str, str] = {"connection": "close"}
+LINGER_S = 2.0  # between such an answer and the end of the connection
 
 
 class Body:
@@ -32,6 +34,14 @@ class Body:
         self._largest = LARGEST_FORM_BYTES if self._media_type == _FORM else settings.largest_body_bytes
         self._deadline_s = settings.body_deadline_s
         self._is_whole = False
+
+    async def drain(self) -> None:
+        """Takes what still comes, for a moment: a client that is cut off while it sends does not see its answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not self._is_whole:
+                    message = await self._receive()
+                    self._is_whole = not message.get("more_body", False)
 
     async def receive(self) -> Message:
         """The whole body as one message, and after it what comes then: that the client has gone.

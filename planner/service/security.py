@@ -106,15 +106,21 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        has_begun = False
+        body = Body(scope, receive, self._settings)
+        has_begun = is_last = False
 
         async def send_guarded(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal has_begun, is_last
             if message["type"] == "http.response.start":
                 has_begun = True
+                is_last = (b"connection", b"close") in message["headers"]
                 names = {name.lower() for name, _ in message["headers"]}
                 extra = {name: value for name, value in _HEADERS.items() if name.encode() not in names}
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in extra.items())]
+            elif is_last and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await body.drain()
+                message = {"type": "http.response.body", "body": b""}
             await send(message)
 
         refused = self._refused(scope)
@@ -122,7 +128,7 @@ class Guard:
             await _refuse(send_guarded, *refused)
             return
         try:
-            await self._app(scope, Body(scope, receive, self._settings).receive, send_guarded)
+            await self._app(scope, body.receive, send_guarded)
         except Exception as error:
             self._log(f"{scope['method']} {one_line(scope['path'])}: {fault(error)}")
             if not has_begun:  # else the connection's end says that something is missing
