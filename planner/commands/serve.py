@@ -89,7 +89,7 @@ def serve(
       planner serve --db postgresql://planner@db/planner --host 0.0.0.0 --workers 4
     """
     with imports("planner serve", extra="serve"):
-        from planner.service.processes import SETTINGS, LocalWorkers, listen
+        from planner.service.processes import SETTINGS, LocalWorkers, check_address, listen
         from planner.service.settings import as_text
         from planner.service.store.database import opened
         from planner.service.store.tokens import TokenStore
@@ -103,6 +103,7 @@ def serve(
         has_token = any(token.revoked_at is None for token in TokenStore(found).all())
     if settings.needs_tokens and not has_token:
         raise ServeError("there is no token yet that could be sent; make one: planner token create NAME --db ...")
+    check_address(host, port)
     os.environ[SETTINGS] = as_text(settings)
     with LocalWorkers(workers, settings, say):
         listen(host, port, processes)

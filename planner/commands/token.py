@@ -10,6 +10,8 @@ from planner.commands.options import json_option
 from planner.commands.output import print_json
 from planner.commands.serve import ServeError, database_option
 
+_LONGEST_NAME = 200  # as the database has room for
+
 
 @click.group()
 def token() -> None:
@@ -37,6 +39,8 @@ def token() -> None:
 )
 def create(*, name: str, database: str, scopes: tuple[str, ...]) -> None:
     """Make a token for NAME, and print it: it cannot be shown again."""
+    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        raise ServeError(f"expected a name of one line and 1 to {_LONGEST_NAME} characters, found {name[:50]!r}")
     with imports("planner token", extra="serve"):
         from planner.service.store.database import opened
         from planner.service.store.tokens import Scope, TokenStore

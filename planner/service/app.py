@@ -17,6 +17,7 @@ from planner import __version__
 from planner.errors import PlannerError
 from planner.service.helper_pool import HelperPool
 from planner.service.problems import MEDIA_TYPE, PROBLEM_ANSWER, encoded, problem, problem_of
+from planner.service.redaction import one_line
 from planner.service.security import Guard, Streams
 from planner.service.settings import Settings
 from planner.service.store.database import Database, is_full
@@ -71,11 +72,11 @@ def create_app(settings: Settings, log: Callable[[str], None]) -> FastAPI:
     for module in (quick, plans, health, pages):
         app.include_router(module.router)
     app.add_middleware(Guard, settings=settings, log=log)
-    _answer_errors(app)
+    _answer_errors(app, log)
     return app
 
 
-def _answer_errors(app: FastAPI) -> None:
+def _answer_errors(app: FastAPI, log: Callable[[str], None]) -> None:
     from planner.service.routes.access import LoginNeededError, login_for
 
     @app.exception_handler(LoginNeededError)
@@ -88,7 +89,10 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        parts = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
+        found = error.errors()
+        parts = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in found[:_MOST_SAID]]
+        if len(found) > _MOST_SAID:
+            parts.append(f"and {len(found) - _MOST_SAID:,} more")
         return _problem(request, problem(422, "The request cannot be used", "; ".join(parts)))
 
     @app.exception_handler(HTTPException)
@@ -98,6 +102,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(DBAPIError)
     async def database_away(request: Request, error: DBAPIError) -> Response:
+        log(f"the database is away: {one_line(str(error.orig))}")
         if is_full(error):
             return _problem(request, problem(507, "No room", "the server's disk is full; nothing was accepted"))
         return _problem(request, _away())
@@ -112,7 +117,9 @@ def _away() -> Mapping[str, Any]:
     return problem(503, "The database is away", "try again: asking for the same plan once more leads to the same job")
 
 
+_MOST_SAID = 10  # of what is wrong with a request
 _TITLES = {
+    400: "The request cannot be read",
     401: "A token is needed",
     403: "Not allowed",
     404: "Not found",

@@ -27,6 +27,10 @@ from planner.service.redaction import fault
 from planner.service.requests import SPEC_NAME, PlanRequest, device_named, key_of, understand
 from planner.spec import parse_spec
 
+_LONGEST_ANSWER = (
+    4_000_000  # of JSON, which the server reads while others wait; of configs of people it has some thousand
+)
+
 
 def main() -> None:
     """Answers until stdin ends."""
@@ -38,6 +42,9 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_REAL, deadline_s)  # SIGALRM ends it: nothing of ours handles that
         try:
             text = json.dumps(answer(json.loads(line)))
+            if len(text) > _LONGEST_ANSWER:
+                limit = f"the answer has more than the {_LONGEST_ANSWER:,} characters that it may"
+                text = json.dumps({"problem": problem(422, "A limit was reached", limit)})
         except MemoryError:
             os._exit(OUT_OF_MEMORY_STATUS)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -6,19 +6,18 @@ can be neither ended nor kept from delaying all others.
 
 import hashlib
 import json
-import queue
 import signal
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
-from contextlib import suppress
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
 from planner.errors import PlannerError
-from planner.service.confinement import OUT_OF_MEMORY_STATUS
+from planner.service.confinement import OUT_OF_MEMORY_STATUS, kept_environment
 from planner.service.problems import ProblemError, problem
 from planner.service.requests import PlanRequest
 from planner.service.settings import HelperLimits, Settings
@@ -32,34 +31,31 @@ class HelperPool:
 
     def __init__(self, settings: Settings) -> None:
         self._allowed = sorted(settings.allowed)
-        self._limits = settings.helpers
         self._known = _Known()
-        self._idle: queue.LifoQueue[_Helper] = queue.LifoQueue()
-        self._places = threading.BoundedSemaphore(self._limits.count + self._limits.most_waiting)
-        for _ in range(self._limits.count):
-            self._idle.put(_Helper(self._limits))
+        self._helpers = _Helpers(settings.helpers)
 
     def close(self) -> None:
         """Ends the helpers that have nothing to do; others end with their question, or with this process."""
-        while not self._idle.empty():
-            self._idle.get().end()
+        self._helpers.close()
 
-    def lint(self, **asked: Any) -> dict[str, Any]:
+    def lint(self, client: str, **asked: Any) -> dict[str, Any]:
         """The findings in a config's text; see `planner.service.helper.lint`."""
-        found: dict[str, Any] = self._ask("lint", asked)
+        found: dict[str, Any] = self._ask(client, "lint", asked)
         return found
 
-    def estimate(self, *, spec: str, device: str | None) -> dict[str, Any]:
+    def estimate(self, client: str, *, spec: str, device: str | None) -> dict[str, Any]:
         """The estimate of a spec's text; see `planner.service.helper.estimate`."""
-        found: dict[str, Any] = self._ask("estimate", {"spec": spec, "device": device, "allowed": self._allowed})
+        found: dict[str, Any] = self._ask(
+            client, "estimate", {"spec": spec, "device": device, "allowed": self._allowed}
+        )
         return found
 
-    def key(self, request: PlanRequest) -> str:
+    def key(self, client: str, request: PlanRequest) -> str:
         """The key of a request for a plan; see `planner.service.helper.key`."""
-        found: str = self._ask("key", {"request": asdict(request), "allowed": self._allowed})
+        found: str = self._ask(client, "key", {"request": asdict(request), "allowed": self._allowed})
         return found
 
-    def _ask(self, what: str, of: Mapping[str, Any]) -> Any:
+    def _ask(self, client: str, what: str, of: Mapping[str, Any]) -> Any:
         """The answer of a helper.
 
         Raises:
@@ -71,22 +67,71 @@ class HelperPool:
         known = None if self._allowed else self._known.get(digest)
         if known is not None:
             return json.loads(known)
-        if not self._places.acquire(blocking=False):
-            raise _busy()
-        try:
-            helper = self._idle.get(timeout=self._limits.longest_wait_s)
-        except queue.Empty:
-            raise _busy() from None
-        finally:
-            self._places.release()
-        try:
+        with self._helpers.one(client) as helper:
             found = helper.ask(question)
-        finally:
-            self._idle.put(helper)
         if "problem" in found:
             raise ProblemError(found["problem"])
         self._known.put(digest, json.dumps(found["answer"]))
         return found["answer"]
+
+
+class _Helpers:
+    """Helper processes, and who has them: no client has all, nor all places to wait."""
+
+    def __init__(self, limits: HelperLimits) -> None:
+        self._limits = limits
+        self._most_of_one = max(1, limits.count - 1)
+        self._most_of_one_waiting = max(1, limits.most_waiting // 2)
+        self._changed = threading.Condition()
+        self._idle = [_Helper(limits) for _ in range(limits.count)]
+        self._working: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+
+    def close(self) -> None:
+        """Ends those that are idle."""
+        with self._changed:
+            while self._idle:
+                self._idle.pop().end()
+
+    @contextmanager
+    def one(self, client: str) -> Iterator["_Helper"]:
+        """A helper that answers this client alone meanwhile.
+
+        Raises:
+            ProblemError: There is none for too long, or too many wait.
+        """
+        helper = self._taken(client)
+        try:
+            yield helper
+        finally:
+            with self._changed:
+                _count(self._working, client, -1)
+                self._idle.append(helper)
+                self._changed.notify_all()
+
+    def _taken(self, client: str) -> "_Helper":
+        with self._changed:
+            if not self._is_free(client):
+                is_full = self._waiting.total() >= self._limits.most_waiting
+                if is_full or self._waiting[client] >= self._most_of_one_waiting:
+                    raise _busy()
+                _count(self._waiting, client, 1)
+                is_free = self._changed.wait_for(lambda: self._is_free(client), self._limits.longest_wait_s)
+                _count(self._waiting, client, -1)
+                if not is_free:
+                    raise _busy()
+            _count(self._working, client, 1)
+            return self._idle.pop()
+
+    def _is_free(self, client: str) -> bool:
+        return bool(self._idle) and self._working[client] < self._most_of_one
+
+
+def _count(counter: Counter[str], client: str, more: int) -> None:
+    """Adds to a client's count, and forgets clients that have none."""
+    counter[client] += more
+    if not counter[client]:
+        del counter[client]
 
 
 def _busy() -> PlannerError:
@@ -133,6 +178,7 @@ class _Helper:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is for the server
+            env=kept_environment(),
         )
 
     def end(self) -> None:

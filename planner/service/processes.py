@@ -1,8 +1,10 @@
 """The processes of a service: those that answer, started by uvicorn, and those that solve, kept alive here."""
 
+import logging
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,9 +14,11 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from planner.errors import PlannerError
 from planner.service.app import create_app
 from planner.service.confinement import die_with
-from planner.service.connections import MOST_CONNECTIONS, SHUTDOWN_S, DeadlineProtocol
+from planner.service.connections import SHUTDOWN_S, DeadlineProtocol, allow_open_files
+from planner.service.redaction import discreet
 from planner.service.settings import Settings, as_text, from_text
 from planner.service.store.database import Database
 from planner.service.store.jobs import JobStore
@@ -30,7 +34,32 @@ def application() -> FastAPI:
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:  # one of several: else it would hold the port on its own
         die_with(parent.pid)
+    allow_open_files()
+    logging.getLogger("uvicorn.access").addFilter(discreet)
     return create_app(from_text(os.environ[SETTINGS]), _say)
+
+
+class AddressError(PlannerError):
+    """An address that cannot be listened on."""
+
+
+def check_address(host: str, port: int) -> None:
+    """Nothing, where the address can be listened on: to be asked before anything is started.
+
+    Raises:
+        AddressError: It is no address of this machine, or is in use.
+    """
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will, of connections past
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+                probe.listen()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise AddressError(f"cannot listen on {host}, port {port}: {why}; choose another --port or --host") from None
 
 
 def listen(host: str, port: int, processes: int) -> None:
@@ -43,7 +72,7 @@ def listen(host: str, port: int, processes: int) -> None:
         workers=processes,
         server_header=False,
         http=DeadlineProtocol,
-        limit_concurrency=MOST_CONNECTIONS,
+        ws="none",
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
 

@@ -1,8 +1,7 @@
-"""What stands before every request: whom it takes the server for, the size of its body and the time that takes to come,
-how many come from one client, and headers; and behind every request, what is said of a fault of ours.
+"""What stands before every request: whom it takes the server for, how many come from one client, what can be told of
+its body beforehand, and headers; and behind every request, what is said of a fault of ours.
 """
 
-import asyncio
 import ipaddress
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from planner.service.bodies import CLOSE, Body, too_large
 from planner.service.problems import MEDIA_TYPE, encoded, problem
 from planner.service.redaction import fault, one_line
 from planner.service.settings import Settings
@@ -35,6 +35,8 @@ PAGE_POLICY = (
 # A report has a policy of its own in the page, for its own style and script. Both hold at once. This one makes it a
 # page of no site, so that its script, whatever it is, can ask the service for nothing.
 REPORT_POLICY = "sandbox allow-scripts; frame-ancestors 'self'"
+EVENT_S = 0.5  # between looks for news of a plan
+LOOKS_PER_S = 100.0  # of all who watch; each takes about a millisecond
 _MOST_CLIENTS = 10_000  # that are remembered; beyond it the longest silent are forgotten
 _MINUTE_S = 60.0
 
@@ -63,11 +65,16 @@ class RateLimiter:
 
 
 class Streams:
-    """Counts the answers to each client that do not end by themselves."""
+    """Counts the answers to each client that do not end by themselves, and says how often they may look for news."""
 
     def __init__(self, per_client: int) -> None:
         self._per_client = per_client
         self._open: Counter[str] = Counter()
+
+    @property
+    def pause_s(self) -> float:
+        """Between two looks of one: longer the more there are, since each look is a question to the database."""
+        return max(EVENT_S, self._open.total() / LOOKS_PER_S)
 
     @contextmanager
     def one(self, client: str) -> Iterator[None]:
@@ -99,15 +106,21 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        has_begun = False
+        body = Body(scope, receive, self._settings)
+        has_begun = is_last = False
 
         async def send_guarded(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal has_begun, is_last
             if message["type"] == "http.response.start":
                 has_begun = True
+                is_last = (b"connection", b"close") in message["headers"]
                 names = {name.lower() for name, _ in message["headers"]}
                 extra = {name: value for name, value in _HEADERS.items() if name.encode() not in names}
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in extra.items())]
+            elif is_last and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await body.drain()
+                message = {"type": "http.response.body", "body": b""}
             await send(message)
 
         refused = self._refused(scope)
@@ -115,7 +128,7 @@ class Guard:
             await _refuse(send_guarded, *refused)
             return
         try:
-            await self._app(scope, _Body(receive, self._settings).receive, send_guarded)
+            await self._app(scope, body.receive, send_guarded)
         except Exception as error:
             self._log(f"{scope['method']} {one_line(scope['path'])}: {fault(error)}")
             if not has_begun:  # else the connection's end says that something is missing
@@ -132,47 +145,13 @@ class Guard:
         wait_s = 0.0 if scope["path"] in _UNCOUNTED else self._limiter.wait_s(client_of(scope))
         if wait_s:
             return problem(429, "Too many requests", f"wait {wait_s:.1f} s"), {"retry-after": str(int(wait_s) + 1)}
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            # A proxy before this may have believed the other one, and take the rest of the body for a request.
+            # Source: RFC 9112, section 6.1.
+            return problem(400, "Two lengths", "a request has a content-length or a transfer-encoding, not both"), CLOSE
         if int(headers.get(b"content-length", b"0")) > self._settings.largest_body_bytes:
-            return problem(413, "Too large", _too_large(self._settings.largest_body_bytes)), _CLOSE
+            return problem(413, "Too large", too_large(self._settings.largest_body_bytes)), CLOSE
         return None
-
-
-# After an answer to what was not read to its end, which is not wanted any more.
-_CLOSE: Mapping[str, str] = {"connection": "close"}
-
-
-def _too_large(largest_bytes: int) -> str:
-    return f"a request may have at most {largest_bytes:,} bytes"
-
-
-class _Body:
-    """The body of a request, within limits."""
-
-    def __init__(self, receive: Receive, settings: Settings) -> None:
-        self._receive = receive
-        self._largest = settings.largest_body_bytes
-        self._until = time.monotonic() + settings.body_deadline_s
-        self._received = 0
-        self._is_whole = False
-
-    async def receive(self) -> Message:
-        """What comes next.
-
-        Raises:
-            HTTPException: The body is too large, or takes too long to arrive.
-        """
-        if self._is_whole:  # what comes now is that the client has gone, at any time
-            return await self._receive()
-        try:
-            async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
-                message = await self._receive()
-        except TimeoutError:
-            raise HTTPException(408, "the request took too long to arrive", dict(_CLOSE)) from None
-        self._received += len(message.get("body", b""))
-        self._is_whole = not message.get("more_body", False)
-        if self._received > self._largest:
-            raise HTTPException(413, _too_large(self._largest), dict(_CLOSE))
-        return message
 
 
 def _is_loopback(host: str) -> bool:
@@ -192,18 +171,23 @@ _UNCOUNTED = frozenset(("/healthz", "/readyz"))
 
 def client_of(scope: Scope) -> str:
     """Who asks, for limits: an address, or what one household or office has of IPv6."""
-    client = scope.get("client")
+    return network_of(scope.get("client"))
+
+
+def network_of(client: tuple[str, int] | None) -> str:
+    """The address of a connection's other end, or what one household or office has of IPv6."""
     if not client:
         return ""
     try:
         address = ipaddress.ip_address(client[0])
     except ValueError:  # what a proxy has said
-        return str(client[0])
+        return client[0][:_LONGEST_NAME]
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
     return str(address)
 
 
+_LONGEST_NAME = 64  # of a client that is no address; all are remembered
 _IPV6_PREFIX_BITS = 64  # Source: RFC 6177, of what a single network is given at least
 
 

@@ -39,18 +39,32 @@ class HelperLimits:
     """What answering at once may take.
 
     Attributes:
-        count: Processes of each server that answer.
+        count: Processes of each server that answer. One client has all but one of them at most.
         memory_bytes: Of address space, of one of them: the largest spec takes an eighth of it.
         deadline_s: For one answer. Configs that people write take milliseconds.
-        most_waiting: Questions that may wait for one of them. Each holds one of the 40 threads that also look up plans.
+        most_waiting: Questions that may wait for one of them. Each holds one of the 40 threads that also look up
+            plans. Of one client: half as many.
         longest_wait_s: How long they may.
     """
 
-    count: int = 2
+    count: int = 3
     memory_bytes: int = 1024 * MIB
     deadline_s: float = 10.0
     most_waiting: int = 16
     longest_wait_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """How many plans may be asked for that are not done yet.
+
+    Attributes:
+        of_one: Asked for by one client.
+        of_all: By all. With specs of the largest size they take a gigabyte of the disk.
+    """
+
+    of_one: int = 100
+    of_all: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +80,7 @@ class Settings:
         largest_body_bytes: Of a request.
         body_deadline_s: For a request's body to arrive. The largest one then needs 1.1 Mbit/s.
         requests_per_minute: From one client.
+        queue: How long the queue may get.
         streams_per_client: Plans that one client may watch at once, in each server process.
         longest_stream_s: After which a browser has to ask again, so that a token that was revoked watches no longer.
     """
@@ -78,6 +93,7 @@ class Settings:
     largest_body_bytes: int = 4 * MIB
     body_deadline_s: float = 30.0
     requests_per_minute: int = 600
+    queue: QueueLimits = QueueLimits()
     streams_per_client: int = 20
     longest_stream_s: float = 600.0
 
@@ -90,5 +106,9 @@ def as_text(settings: Settings) -> str:
 def from_text(text: str) -> Settings:
     """The settings that `as_text` made text of."""
     data = json.loads(text)
-    limits, helpers = SolveLimits(**data["limits"]), HelperLimits(**data["helpers"])
-    return Settings(**{**data, "allowed": frozenset(data["allowed"]), "limits": limits, "helpers": helpers})
+    records = {
+        "limits": SolveLimits(**data["limits"]),
+        "helpers": HelperLimits(**data["helpers"]),
+        "queue": QueueLimits(**data["queue"]),
+    }
+    return Settings(**{**data, **records, "allowed": frozenset(data["allowed"])})

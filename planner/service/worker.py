@@ -22,6 +22,7 @@ from typing import IO, Any, TypeVar
 
 from sqlalchemy.exc import DataError, DBAPIError
 
+from planner.service.confinement import kept_environment
 from planner.service.problems import problem
 from planner.service.redaction import one_line
 from planner.service.settings import Settings
@@ -36,8 +37,6 @@ RENEW_S = LEASE_S / 6  # several tries before a lease runs out
 RETRY_S = 1.0  # while the database is away
 _STDERR_CHARACTERS = 2000  # of what a child said last, for the log
 _LINES = 20  # of progress that are kept
-# What a child's environment may hold of the worker's, which has the database's password.
-_KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL", "TZ", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ class Worker:
     def _work(self, lease: Lease) -> None:
         began = time.monotonic()
         self._log(f"job {lease.job.id}: begun, attempt {lease.attempt}")
-        with _Child(self._solver, lease.job.request, self._settings) as child:
+        with _Child(self._solver, lease.request, self._settings) as child:
             outcome = self._watch(child, lease)
         status = self._bring_back(lease, outcome)
         why = "" if outcome.problem is None else f": {one_line(outcome.problem['detail'])}"
@@ -135,7 +134,7 @@ class Worker:
         try:
             return self._store.renew(lease, {"lines": progress})
         except DBAPIError as error:
-            self._log(f"the database is away: {type(error.orig).__name__}")
+            self._log(f"the database is away: {one_line(str(error.orig))}")
             return True
 
     def _patiently(self, operation: Callable[[], T]) -> T:
@@ -151,7 +150,7 @@ class Worker:
             except DataError:
                 raise
             except DBAPIError as error:
-                self._log(f"the database is away: {type(error.orig).__name__}")
+                self._log(f"the database is away: {one_line(str(error.orig))}")
                 if self._stopping.wait(RETRY_S):
                     raise _StoppedError from error
 
@@ -186,8 +185,7 @@ class _Child:
             text=True,
             errors="replace",
             start_new_session=True,  # so that it can be ended with all that it started
-            env={name: os.environ[name] for name in _KEPT if name in os.environ}
-            | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
+            env={**kept_environment(), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read, self._listen)]
         for thread in self._threads:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.service.processes import SETTINGS
-from planner.service.settings import Settings, as_text
+from planner.service.settings import QueueLimits, Settings, as_text
 from tests.service.conftest import free_port
 
 COMMAND = (sys.executable, "-c", "from planner.cli import main; main()")
@@ -91,7 +91,8 @@ class Server:
 
 
 def settings_for(url: str, **more: Any) -> Settings:
-    return Settings(database=url, allowed=frozenset(ALLOWED), **{"requests_per_minute": 100_000, **more})
+    many = {"requests_per_minute": 100_000, "queue": QueueLimits(of_one=100_000, of_all=100_000)}
+    return Settings(database=url, allowed=frozenset(ALLOWED), **{**many, **more})
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from planner.service.app import Services
+from planner.service.security import client_of
 from planner.service.store.tokens import Scope
 
 COOKIE = "planner_token"
@@ -76,7 +77,18 @@ def _check(scope: Scope, service: Services, request: Request, credentials: HTTPA
     token = service.tokens.find(secret) if secret else None
     if token is not None and scope not in token.scopes:
         raise HTTPException(403, f"the token lacks the scope {scope}")
+    if token is not None:
+        request.state.token = token.id
     return token is not None
+
+
+def asker(request: Request) -> str:
+    """Who asks, for limits that are shared out: a token that was checked, or else an address."""
+    found: str = getattr(request.state, "token", None) or client_of(request.scope)
+    return found
+
+
+Asker = Annotated[str, Depends(asker)]
 
 
 _Check = Callable[[Services, Request, HTTPAuthorizationCredentials | None], None]

@@ -16,7 +16,15 @@ from planner.errors import PlannerError
 from planner.presets import preset_names
 from planner.service.problems import problem, problem_of
 from planner.service.requests import plan_file
-from planner.service.routes.access import COOKIE, Service, is_same_site, local, page_may_read, page_may_submit
+from planner.service.routes.access import (
+    COOKIE,
+    Asker,
+    Service,
+    is_same_site,
+    local,
+    page_may_read,
+    page_may_submit,
+)
 from planner.service.routes.plans import (
     DEFAULT_GAP,
     DEFAULT_TIME_LIMIT_S,
@@ -134,6 +142,7 @@ def problem_page(service: Service, found: Mapping[str, Any]) -> HTMLResponse:
 @router.post("/submit", dependencies=[page_may_submit])
 def submit(
     service: Service,
+    asker: Asker,
     spec: Annotated[str, Form()] = "",
     name: Annotated[str, Form()] = "",
     budget: Annotated[str, Form()] = "",
@@ -161,9 +170,10 @@ def submit(
             gap=DEFAULT_GAP,
             time_limit=float(form.time_limit),
         )
-        job = ask(body, service)
+        job = ask(body, service, asker)
     except PlannerError as error:
-        return _submit_page(service, form, 422, problem=problem_of(error))
+        found = problem_of(error)
+        return _submit_page(service, form, found["status"], problem=found)
     except ValueError as error:
         detail = "; ".join(one["msg"] for one in error.errors()) if hasattr(error, "errors") else str(error)
         return _submit_page(service, form, 422, problem=problem(422, "The form cannot be used", detail))
@@ -190,6 +200,7 @@ def plan_page(job_id: JobId, service: Service) -> HTMLResponse:
         "plan.html",
         "/plans",
         job=job,
+        spec=(service.jobs.request(job_id) or {}).get("spec", ""),
         in_flight=job.status in IN_FLIGHT,
         is_done=job.status is JobStatus.DONE,
         best=best_so_far(job),

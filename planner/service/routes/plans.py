@@ -16,16 +16,16 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from planner.errors import PlannerError
+from planner.service.problems import ProblemError, problem
 from planner.service.progress import Best, best_of
 from planner.service.requests import SPEC_NAME, PlanRequest, plan_file
-from planner.service.routes.access import Service, may_read, may_submit
+from planner.service.routes.access import Asker, Service, may_read, may_submit
 from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
-from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus
+from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, QueueFullError
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
-EVENT_S = 0.5  # between looks for news
 # As `planner solve` has them.
 DEFAULT_GAP = 0.005
 DEFAULT_TIME_LIMIT_S = 60.0
@@ -63,20 +63,20 @@ class PlanBody(Body):
 
 
 @router.post("", status_code=202, dependencies=[may_submit], summary="Ask for a plan")
-def post_plan(body: PlanBody, service: Service) -> JSONResponse:
+def post_plan(body: PlanBody, service: Service, asker: Asker) -> JSONResponse:
     """The job that solves for it: a new one, or one that has answered or will answer the same question.
 
     `Location` is where to look. What is plainly wrong with a spec is said at once, with 422.
     """
-    job = ask(body, service)
+    job = ask(body, service, asker)
     return JSONResponse(document(job), status_code=202, headers={"location": f"/v1/plans/{job.id}"})
 
 
-def ask(body: PlanBody, service: Service) -> Job:
+def ask(body: PlanBody, service: Service, asker: str) -> Job:
     """The job for what is asked.
 
     Raises:
-        PlannerError: What is asked cannot be understood, or names what is not allowed.
+        PlannerError: What is asked cannot be understood, names what is not allowed, or is too much.
     """
     longest = service.settings.limits.longest_time_limit_s
     if body.time_limit > longest:
@@ -90,8 +90,13 @@ def ask(body: PlanBody, service: Service) -> Job:
         gap=body.gap,
         time_limit_s=body.time_limit,
     )
-    key = service.helpers.key(request)
-    return service.jobs.submit(key=key, name=request.name, request=asdict(request))
+    key = service.helpers.key(asker, request)
+    try:
+        return service.jobs.submit(
+            key=key, name=request.name, request=asdict(request), asker=asker, limits=service.settings.queue
+        )
+    except QueueFullError as error:
+        raise ProblemError(problem(429 if error.is_of_one else 503, "The queue is full", str(error))) from error
 
 
 @router.get("", dependencies=[may_read], summary="List and search")
@@ -169,7 +174,7 @@ async def get_events(job_id: JobId, service: Service, request: Request) -> Strea
             said = news
             if job.status not in IN_FLIGHT or await request.is_disconnected():
                 return
-            await asyncio.sleep(EVENT_S)
+            await asyncio.sleep(service.streams.pause_s)
             try:
                 job = await run_in_threadpool(service.jobs.get, job_id)
             except DBAPIError:

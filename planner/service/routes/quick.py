@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from planner.service.routes.access import Service, may_submit
+from planner.service.routes.access import Asker, Service, may_submit
 
 router = APIRouter(prefix="/v1", tags=["at once"], dependencies=[may_submit])
 
@@ -47,12 +47,12 @@ class EstimateBody(Body):
 
 
 @router.post("/lint", summary="Check a training config")
-def post_lint(body: LintBody, service: Service) -> dict[str, Any]:
+def post_lint(body: LintBody, service: Service, asker: Asker) -> dict[str, Any]:
     """The findings, as `planner lint --output-format json` prints them. Files that the config names are not read."""
-    return service.helpers.lint(**body.model_dump())
+    return service.helpers.lint(asker, **body.model_dump())
 
 
 @router.post("/estimate", summary="Say whether a run fits its device")
-def post_estimate(body: EstimateBody, service: Service) -> dict[str, Any]:
+def post_estimate(body: EstimateBody, service: Service, asker: Asker) -> dict[str, Any]:
     """The estimate, as `planner estimate --json` prints it."""
-    return service.helpers.estimate(spec=body.spec, device=body.device)
+    return service.helpers.estimate(asker, spec=body.spec, device=body.device)

@@ -18,7 +18,7 @@ from sqlalchemy import (
     literal_column,
     select,
 )
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from planner.errors import PlannerError
@@ -32,7 +32,7 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class DatabaseError(PlannerError):
-    """A database URL that cannot be used."""
+    """A database that cannot be used, or a URL of none."""
 
 
 class Database:
@@ -48,14 +48,10 @@ class Database:
             DatabaseError: The URL is not of one of these two.
             MissingExtraError: PostgreSQL's driver is not installed.
         """
-        try:
-            parsed = make_url(url)
-        except ArgumentError:
-            message = "expected a database URL such as sqlite:///planner.db or postgresql://host/planner"
-            raise DatabaseError(message) from None
-        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-            raise DatabaseError(f"expected a sqlite or postgresql URL, found {parsed.get_backend_name()}")
-        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        parsed = _parsed(url)
+        self.is_sqlite = parsed.drivername == _SQLITE
+        # For messages: without its password, and without parameters, which may have another one.
+        self._shown = parsed.set(query={}).render_as_string(hide_password=True)
         if self.is_sqlite:
             # Parameters may be secret, or what others sent, and would be part of error messages.
             self.engine: Engine = create_engine(parsed, hide_parameters=True, connect_args={"timeout": BUSY_MS / 1000})
@@ -75,10 +71,11 @@ class Database:
         """Makes or updates the tables; safe when several processes start at once.
 
         Raises:
-            DatabaseError: The database cannot be reached or opened.
+            DatabaseError: The database cannot be reached, opened or written, or a newer release has made its tables.
         """
         from alembic import command
         from alembic.config import Config
+        from alembic.util import CommandError
 
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
@@ -86,7 +83,13 @@ class Database:
             if not self.is_sqlite:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            try:
+                command.upgrade(config, "head")
+            except CommandError as error:
+                way = "a newer release has made its tables: install that one, or restore a backup from before"
+                raise DatabaseError(f"the database {self._shown} cannot be used: {way}") from error
+            # Where nothing was to be updated, nothing was written: whether it can be is found out now.
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
     @contextmanager
     def in_words(self) -> Iterator[None]:
@@ -98,7 +101,7 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            raise DatabaseError(f"the database {self.engine.url!r} cannot be used: {error.orig}") from error
+            raise DatabaseError(f"the database {self._shown} cannot be used: {_why(error)}") from error
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -146,6 +149,48 @@ def opened(url: str) -> Iterator[Database]:
             yield database
     finally:
         database.close()
+
+
+def _parsed(url: str) -> URL:
+    """The parts of a database's URL.
+
+    Raises:
+        DatabaseError: It is none of a database that can be used.
+    """
+    expected = "expected a database URL such as sqlite:///planner.db or postgresql://host/planner"
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # the latter of a port that is no number
+        raise DatabaseError(expected) from None
+    if parsed.drivername not in (_SQLITE, *_POSTGRESQL):
+        raise DatabaseError(f"{expected}, found {parsed.drivername}://")
+    if parsed.drivername == _SQLITE and parsed.database in (None, "", ":memory:"):
+        raise DatabaseError(f"{expected}, found one without a file: jobs are to outlive the process")
+    return parsed
+
+
+_SQLITE = "sqlite"
+_POSTGRESQL = ("postgresql", "postgresql+psycopg")
+
+
+def _why(error: DBAPIError) -> str:
+    """What a database says, and what to do about it where that is known."""
+    said = " ".join(str(error.orig).split())
+    way = next((way for sign, way in _WAYS.items() if sign in said), None)
+    return said if way is None else f"{said}; {way}"
+
+
+# What SQLite and PostgreSQL say, and the way out.
+_WAYS = {
+    "unable to open database file": "its folder has to exist and be writable, and the name be no folder's",
+    "file is not a database": "name another file",
+    "already exists": "it has tables that are not the planner's: name an empty one",
+    "database is locked": "another program has it open for itself; end that, or wait",
+    "readonly database": "let this user write the file and its folder",
+    "read-only transaction": "name the server that takes writes",
+    "authentication failed": "set PLANNER_DB to a URL with the right user and password",
+    "no password supplied": "set PLANNER_DB to a URL with the password",
+}
 
 
 def is_full(error: DBAPIError) -> bool:

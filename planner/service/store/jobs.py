@@ -4,6 +4,11 @@ What holds whatever dies when: a job that was accepted stays until it is done, f
 worker has a job by a lease that it renews; when the lease runs out the job is anyone's again, with the next attempt
 number. Whatever a worker writes goes with its name and attempt number, so that one that was thought dead can change
 nothing any more.
+
+Those who ask take turns, however much one of them asks for: each job has a number, one more than the last of the same
+asker and at least that of the job that is next, and the lowest is next.
+
+Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with every job taken for as long as any other.
 """
 
 import json
@@ -17,9 +22,11 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from planner.errors import PlannerError
 from planner.service.problems import problem
+from planner.service.settings import QueueLimits
 from planner.service.store.database import Database
-from planner.service.store.tables import jobs, results
+from planner.service.store.tables import jobs, questions, results
 
 LEASE_S = 30.0  # a worker that says nothing for so long is taken for dead
 # A job whose workers died so often is given up: it may be what kills them. A solve runs in a process of its own, so a
@@ -38,6 +45,7 @@ class JobStatus(StrEnum):
 
 
 IN_FLIGHT = (JobStatus.QUEUED, JobStatus.RUNNING)
+_LIMITS = QueueLimits()
 _GIVEN_UP = problem(500, "Given up", f"{MAX_ATTEMPTS} workers died while they solved this")
 
 
@@ -49,7 +57,8 @@ class Job:
         id: 32 hexadecimal digits.
         key: The hash of what is asked.
         name: For people.
-        request: What is asked, as JSON data.
+        budget: What is asked for, as it was written, or None.
+        device: The device that was named besides the spec, or None.
         status: Where it stands.
         created_at: Seconds since 1970, by the database's clock.
         started_at: When it was begun last, or None.
@@ -62,7 +71,8 @@ class Job:
     id: str
     key: str
     name: str
-    request: Mapping[str, Any]
+    budget: str | None
+    device: str | None
     status: JobStatus
     created_at: float
     started_at: float | None
@@ -74,9 +84,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A worker's right to a job."""
+    """A worker's right to a job; `request` is what is asked, as JSON data."""
 
     job: Job
+    request: Mapping[str, Any]
     worker: str
     attempt: int
 
@@ -124,6 +135,14 @@ class Tally:
     solves: Times
 
 
+class QueueFullError(PlannerError):
+    """More is asked for than may wait; `is_of_one` where all of it is by the same asker."""
+
+    def __init__(self, message: str, *, is_of_one: bool) -> None:
+        super().__init__(message)
+        self.is_of_one = is_of_one
+
+
 class JobStore:
     """The operations on jobs; each is one transaction."""
 
@@ -132,32 +151,47 @@ class JobStore:
 
     # -- for those who ask
 
-    def submit(self, *, key: str, name: str, request: Mapping[str, Any]) -> Job:
+    def submit(
+        self, *, key: str, name: str, request: Mapping[str, Any], asker: str = "", limits: QueueLimits = _LIMITS
+    ) -> Job:
         """The job for a question: one that is done or in flight with the same key is joined, else it is a new one.
 
         One whose cancelling was asked for, and not carried out yet, is wanted again.
+
+        Raises:
+            QueueFullError: It would be new, and too many are in flight.
         """
         while True:
             try:
                 with self._database.transaction() as connection:
-                    return _joined(connection, key) or self._insert(connection, key, name, request)
+                    found = _joined(connection, key)
+                    if found is not None:
+                        return found
+                    turn = _turn(connection, asker, limits)
+                    return self._insert(connection, key, name, request, asker=asker, turn=turn)
             except IntegrityError:
                 continue  # another one inserted it in between: on PostgreSQL, only the index serialises the two
 
-    def _insert(self, connection: Connection, key: str, name: str, request: Mapping[str, Any]) -> Job:
+    def _insert(
+        self, connection: Connection, key: str, name: str, request: Mapping[str, Any], *, asker: str, turn: int
+    ) -> Job:
         job_id = uuid4().hex
         connection.execute(
             insert(jobs).values(
                 id=job_id,
                 key=key,
                 name=name,
-                request=json.dumps(request),
+                budget=request.get("budget"),
+                device=request.get("device"),
+                asker=asker,
+                turn=turn,
                 status=JobStatus.QUEUED,
                 created_at=select(self._database.now()).scalar_subquery(),
                 askers=1,
                 attempt=0,
             )
         )
+        connection.execute(insert(questions).values(job_id=job_id, request=json.dumps(request)))
         return _job(connection.execute(select(jobs).where(jobs.c.id == job_id)).one())
 
     def get(self, job_id: str) -> Job | None:
@@ -165,6 +199,11 @@ class JobStore:
         with self._database.reading() as connection:
             row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
         return None if row is None else _job(row)
+
+    def request(self, job_id: str) -> Mapping[str, Any] | None:
+        """What is asked, as JSON data, or None if there is no such job."""
+        with self._database.reading() as connection:
+            return _request(connection, job_id)
 
     def answer(self, job_id: str) -> Answer | None:
         """What is said of a job that is done, or None; plan and report, which are larger, stay where they are."""
@@ -246,7 +285,7 @@ class JobStore:
     # -- for workers
 
     def lease(self, worker: str) -> Lease | None:
-        """The oldest job that waits, or whose worker is silent; None when there is none.
+        """The job that is next, of those that wait and those whose workers are silent; None when there is none.
 
         The worker's name must be its alone for all time: a job that was put back has the same attempt number again.
         Jobs that were begun too often are given up on the way, and jobs whose cancelling nobody carried out end.
@@ -256,7 +295,7 @@ class JobStore:
             query = (
                 select(jobs)
                 .where(or_(jobs.c.status == JobStatus.QUEUED, self._is_abandoned()))
-                .order_by(jobs.c.created_at, jobs.c.id)
+                .order_by(jobs.c.turn, jobs.c.created_at, jobs.c.id)
                 .limit(1)
                 .with_for_update(skip_locked=True)  # SQLite has no such clause, and one writer at a time
             )
@@ -276,7 +315,9 @@ class JobStore:
                     progress=None,
                 )
             )
-            return Lease(job=_job(row), worker=worker, attempt=attempt)
+            request = _request(connection, row.id)
+            assert request is not None
+            return Lease(job=_job(row), request=request, worker=worker, attempt=attempt)
 
     def _is_abandoned(self) -> ColumnElement[bool]:
         # A lease further ahead than any is given means that the clock was set back: its worker may be dead for long.
@@ -372,12 +413,39 @@ def _joined(connection: Connection, key: str) -> Job | None:
     return _job(row)
 
 
+def _turn(connection: Connection, asker: str, limits: QueueLimits) -> int:
+    """The number of a new job.
+
+    Raises:
+        QueueFullError: There are too many.
+    """
+    in_flight = jobs.c.status.in_(IN_FLIGHT)
+    if connection.execute(select(func.count()).where(in_flight)).scalar_one() >= limits.of_all:
+        raise QueueFullError(f"{limits.of_all:,} plans wait already; try again later", is_of_one=False)
+    own = select(func.count(), func.max(jobs.c.turn)).where(in_flight, jobs.c.asker == asker)
+    count, last = connection.execute(own).one()
+    if count >= limits.of_one:
+        message = f"{limits.of_one:,} plans of yours wait already; take some back, or wait until one is done"
+        raise QueueFullError(message, is_of_one=True)
+    following = connection.execute(select(func.min(jobs.c.turn)).where(jobs.c.status == JobStatus.QUEUED)).scalar()
+    return max(following or 0, 0 if last is None else last + 1)
+
+
+def _request(connection: Connection, job_id: str) -> Mapping[str, Any] | None:
+    text = connection.execute(select(questions.c.request).where(questions.c.job_id == job_id)).scalar()
+    if text is None:
+        return None
+    found: Mapping[str, Any] = json.loads(text)
+    return found
+
+
 def _job(row: Row[Any]) -> Job:
     return Job(
         id=row.id,
         key=row.key,
         name=row.name,
-        request=json.loads(row.request),
+        budget=row.budget,
+        device=row.device,
         status=JobStatus(row.status),
         created_at=row.created_at,
         started_at=row.started_at,

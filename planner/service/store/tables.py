@@ -26,7 +26,11 @@ jobs = Table(
     # What is asked, hashed: two submissions with the same key are the same question.
     Column("key", String(64), nullable=False),
     Column("name", String(200), nullable=False),  # for people, and for search
-    Column("request", Text, nullable=False),  # JSON
+    Column("budget", String(64)),  # of the question, for lists
+    Column("device", String(50)),
+    # Who asked first: a token's id, or an address. Each has their turns, and so many jobs in flight.
+    Column("asker", String(64), nullable=False),
+    Column("turn", Integer, nullable=False),
     Column("status", String(16), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("started_at", Float),  # the latest attempt
@@ -39,7 +43,8 @@ jobs = Table(
     Column("lease_until", Float),
     Column("progress", Text),  # JSON
     Column("problem", Text),  # JSON: why there is no plan
-    Index("jobs_by_status", "status", "created_at"),
+    Index("jobs_by_turn", "status", "turn", "created_at"),
+    Index("jobs_by_asker", "status", "asker", "turn"),
     Index("jobs_by_age", "created_at", "id"),
     Index("jobs_by_key", "key"),
     # Identical questions in flight are one job.
@@ -50,6 +55,13 @@ jobs = Table(
         sqlite_where=text("status IN ('queued', 'running')"),
         postgresql_where=text("status IN ('queued', 'running')"),
     ),
+)
+
+questions = Table(
+    "questions",
+    metadata,
+    Column("job_id", String(32), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("request", Text, nullable=False),  # JSON; of a megabyte at most
 )
 
 results = Table(

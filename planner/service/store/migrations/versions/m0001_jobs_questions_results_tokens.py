@@ -1,4 +1,4 @@
-"""Jobs, results and tokens."""
+"""Jobs, their questions and results, and tokens."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,7 +14,10 @@ def upgrade() -> None:
         sa.Column("id", sa.String(32), primary_key=True),
         sa.Column("key", sa.String(64), nullable=False),
         sa.Column("name", sa.String(200), nullable=False),
-        sa.Column("request", sa.Text, nullable=False),
+        sa.Column("budget", sa.String(64)),
+        sa.Column("device", sa.String(50)),
+        sa.Column("asker", sa.String(64), nullable=False),
+        sa.Column("turn", sa.Integer, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("created_at", sa.Float, nullable=False),
         sa.Column("started_at", sa.Float),
@@ -26,7 +29,8 @@ def upgrade() -> None:
         sa.Column("progress", sa.Text),
         sa.Column("problem", sa.Text),
     )
-    op.create_index("jobs_by_status", "jobs", ["status", "created_at"])
+    op.create_index("jobs_by_turn", "jobs", ["status", "turn", "created_at"])
+    op.create_index("jobs_by_asker", "jobs", ["status", "asker", "turn"])
     op.create_index("jobs_by_age", "jobs", ["created_at", "id"])
     op.create_index("jobs_by_key", "jobs", ["key"])
     in_flight = sa.text("status IN ('queued', 'running')")
@@ -37,6 +41,11 @@ def upgrade() -> None:
         unique=True,
         sqlite_where=in_flight,
         postgresql_where=in_flight,
+    )
+    op.create_table(
+        "questions",
+        sa.Column("job_id", sa.String(32), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("request", sa.Text, nullable=False),
     )
     op.create_table(
         "results",
