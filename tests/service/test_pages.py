@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("ortools")
 pytest.importorskip("selenium")
 
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -99,19 +99,18 @@ def lease_of(server: Server, name: str) -> Lease:
 
 
 def wait_for(condition: Callable[[], object], within_s: float = WITHIN_S) -> None:
+    """Returns when the condition holds; it may ask a page that goes away meanwhile."""
     until = time.monotonic() + within_s
-    while not condition():
+    while True:
+        with suppress(StaleElementReferenceException, NoSuchElementException):
+            if condition():
+                return
         assert time.monotonic() < until
         time.sleep(0.1)
 
 
 def text(browser: Any, element: str) -> str:
-    """The text of an element; of the new page, where the old one goes away meanwhile."""
-    while True:
-        try:
-            return str(browser.find_element(By.ID, element).text)
-        except StaleElementReferenceException:
-            continue
+    return str(browser.find_element(By.ID, element).text)
 
 
 def complaints(browser: Any) -> list[Any]:
