@@ -6,22 +6,21 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
-from planner.architecture import Matrix
+from planner.architecture import Architecture, Matrix
 from planner.costs.optimizers import OPTIMIZER_COSTS, OptimizerCost, factored_elements, padded_elements
 from planner.costs.reserved import own_block_bytes
 from planner.estimation import experts, megatron
 from planner.estimation.blocks import Computation, Implementation, Section, block, embedding, head, passage
 from planner.estimation.parallel import (
-    block_matrices,
     chunks_of,
     in_flight,
     is_first,
     is_last,
-    layers_of,
     root_matrices,
     running_layers,
     shards_of,
     stage_buffers_bytes,
+    unlike_blocks,
     zero_buckets_bytes,
     zero_gathering,
     zero_step_bytes,
@@ -99,25 +98,38 @@ def computation_of(run: Run) -> Computation:
     )
 
 
-@lru_cache(maxsize=64)  # asked for by the step and by evaluation
 def sections_of(run: Run) -> tuple[Section, tuple[Section, ...], Section]:
     """What a micro-batch passes on this rank: embedding, blocks and head, or what other stages send in their place.
 
     Alike blocks are one object.
     """
-    a, c = run.architecture, computation_of(run)
-    head_of = megatron.head if run.implementation is Implementation.MEGATRON else head
-    first = embedding(a, c) if is_first(run) else passage(a, c)
-    return first, _blocks_of(run, running_layers(run)), head_of(a, c) if is_last(run) else passage(a, c)
+    first, last = _ends_of(
+        run.architecture, computation_of(run), run.implementation, is_first=is_first(run), is_last=is_last(run)
+    )
+    return first, _blocks_of(run, running_layers(run)), last
+
+
+# Runs that differ in their optimizer or in how it is sharded, as a run's changes do, compute the same.
+@lru_cache(maxsize=64)
+def _ends_of(
+    a: Architecture, c: Computation, implementation: Implementation, *, is_first: bool, is_last: bool
+) -> tuple[Section, Section]:
+    head_of = megatron.head if implementation is Implementation.MEGATRON else head
+    return embedding(a, c) if is_first else passage(a, c), head_of(a, c) if is_last else passage(a, c)
 
 
 def _blocks_of(run: Run, layers: Sequence[int]) -> tuple[Section, ...]:
     a, c = run.architecture, computation_of(run)
-    writer_of = megatron.writer_of if run.implementation is Implementation.MEGATRON else experts.writer_of
     dense_layers = a.experts.dense_layers if a.experts is not None else 0
     kinds = {layer < dense_layers: layer for layer in layers}
-    made = {is_dense: block(a, c, writer=writer_of(a, layer)) for is_dense, layer in kinds.items()}
+    made = {is_dense: _block_of(a, c, run.implementation, layer) for is_dense, layer in kinds.items()}
     return tuple(made[layer < dense_layers] for layer in layers)
+
+
+@lru_cache(maxsize=64)
+def _block_of(a: Architecture, c: Computation, implementation: Implementation, layer: int) -> Section:
+    writer_of = megatron.writer_of if implementation is Implementation.MEGATRON else experts.writer_of
+    return block(a, c, writer=writer_of(a, layer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +213,8 @@ def _elements(held: _Held, shards: int) -> int:
 def static_of(run: Run) -> Static:
     """What the rank holds whatever the batch."""
     root = _held(run, root_matrices(run))
-    matrices = [block_matrices(run, layer) for layer in layers_of(run)]
-    alike = {id(unit): _held(run, unit) for unit in {id(unit): unit for unit in matrices}.values()}
-    blocks = [alike[id(unit)] for unit in matrices]
-    units = [(root, 1), *((alike[key], count) for key, count in Counter(id(unit) for unit in matrices).items())]
+    blocks = [(_held(run, unit), count) for unit, count in unlike_blocks(run)]
+    units = [(root, 1), *blocks]
     everything = [(one, count) for unit, count in units for one in unit]
     trained = [(one, count) for one, count in everything if one.is_trained]
     master = 0.0 if run.master_dtype is None else DTYPE_BYTES[run.master_dtype]
@@ -329,8 +339,8 @@ def _gradient_bytes(run: Run, one: _Held) -> float:
     return DTYPE_BYTES[run.gradient_dtype] if run.gradient_dtype is not None else one.dtype_bytes
 
 
-def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]]) -> Gathering:
-    """What fully sharded training gathers.
+def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[tuple[Sequence[_Held], int]]) -> Gathering:
+    """What fully sharded training gathers; with each of the blocks, how many are alike.
 
     FSDP2: the root throughout; a block's parameters and the output of its all-gather in forward; in backward its
     parameters, the next one's all-gather, and the gradients the last one is still reducing. FSDP1: a block in
@@ -340,8 +350,9 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
     FSDP1, with its default BACKWARD_PRE prefetch.
     """
     if run.sharding is Sharding.ZERO3 and run.zero is not None:
-        return zero_gathering(run, run.zero, [[o.matrix for o in unit] for unit in (root, *blocks) if unit])
-    shards = shards_of(run, blocks[0][0].matrix)
+        units = ((root, 1), *blocks)
+        return zero_gathering(run, run.zero, [([o.matrix for o in unit], count) for unit, count in units if unit])
+    shards = shards_of(run, blocks[0][0][0].matrix)
 
     def size_of(unit: Sequence[_Held]) -> int:
         elements = (
@@ -350,9 +361,9 @@ def _gathering(run: Run, root: Sequence[_Held], blocks: Sequence[Sequence[_Held]
         )
         return round(sum(count * width for count, width in elements))
 
-    largest = max((size_of(one) for one in blocks), default=0)
+    largest = max((size_of(one) for one, _ in blocks), default=0)
     is_new = run.sharding is Sharding.FSDP2
-    trained = [one for unit in blocks for one in unit if one.is_trained]
+    trained = [one for unit, _ in blocks for one in unit if one.is_trained]
     share = _gradient_bytes(run, trained[0]) / DTYPE_BYTES[run.compute_dtype] if trained else 1.0
     return Gathering(
         always=size_of(root),
@@ -460,9 +471,8 @@ def step_moments(run: Run) -> tuple[Moment, ...]:
 def held_parameters(run: Run) -> tuple[HeldParameter, ...]:
     """What `static_of` adds up, parameter by parameter; those of alike blocks are one, with more copies."""
     root = root_matrices(run)
-    layers = Counter(block_matrices(run, layer) for layer in layers_of(run))
     found: Counter[HeldParameter] = Counter()
-    for is_in_block, unit, copies in ((False, root, 1), *((True, unit, count) for unit, count in layers.items())):
+    for is_in_block, unit, copies in ((False, root, 1), *((True, unit, count) for unit, count in unlike_blocks(run))):
         for one in _held(run, unit):
             made = HeldParameter(
                 name=one.matrix.name,

@@ -5,6 +5,7 @@ tokens as `Run.imbalance` says. So a rank is a stage, and `Run.stage` says which
 and its interleaved form.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -185,10 +186,12 @@ def root_matrices(run: Run) -> tuple[Matrix, ...]:
     return tuple(_share(m, run.degrees, a) for m in found)
 
 
-def block_matrices(run: Run, layer: int) -> tuple[Matrix, ...]:
-    """The parameters of a block, the rank's share of each; those of alike blocks are one object."""
+def unlike_blocks(run: Run) -> tuple[tuple[tuple[Matrix, ...], int], ...]:
+    """The parameters of a block, the rank's share of each, and how many of the stage's blocks are alike."""
     experts = run.architecture.experts
-    return _shares(run.architecture, run.degrees, min(layer, experts.dense_layers if experts is not None else 0))
+    dense_layers = experts.dense_layers if experts is not None else 0
+    kinds = Counter(min(layer, dense_layers) for layer in layers_of(run))
+    return tuple((_shares(run.architecture, run.degrees, kind), count) for kind, count in kinds.items())
 
 
 @lru_cache(maxsize=64)
@@ -259,14 +262,15 @@ def zero_step_bytes(run: Run, z: ZeroBuckets, elements: int, shard: int) -> int:
     return round(max(shard * full, min(z.allgather, elements) * DTYPE_BYTES[run.compute_dtype]))
 
 
-def zero_gathering(run: Run, z: ZeroBuckets, units: Sequence[Sequence[Matrix]]) -> Gathering:
+def zero_gathering(run: Run, z: ZeroBuckets, units: Sequence[tuple[Sequence[Matrix], int]]) -> Gathering:
     """What ZeRO 3 has gathered: as many parameters as may be alive, for one is kept while it is used again before
     `stage3_max_reuse_distance`; at least the largest unit, and what is fetched ahead of it.
 
     Source: deepspeed/runtime/zero/partitioned_param_coordinator.py, `fetch_sub_module` and `release_sub_module`.
     """
-    sizes = [sum(m.elements for m in unit) for unit in units]
-    alive = min(sum(sizes), max(z.max_live, max(sizes, default=0) + z.prefetch))
+    sizes = [(sum(m.elements for m in unit), count) for unit, count in units]
+    largest = max((size for size, _ in sizes), default=0)
+    alive = min(sum(size * count for size, count in sizes), max(z.max_live, largest + z.prefetch))
     return Gathering(
-        always=round(alive * DTYPE_BYTES[run.compute_dtype]), gradient_share=1 / shards_of(run, units[0][0])
+        always=round(alive * DTYPE_BYTES[run.compute_dtype]), gradient_share=1 / shards_of(run, units[0][0][0])
     )

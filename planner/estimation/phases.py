@@ -6,7 +6,7 @@ and what `--explain` prints are the same entries.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
 
@@ -80,16 +80,17 @@ class Entry:
     Attributes:
         part: of it.
         what: in a few words.
-        factors: named numbers; their product, rounded, is the size.
+        factors: named numbers.
+        size_bytes: their product, rounded; asked for more often than an entry is made.
     """
 
     part: Part
     what: str
     factors: tuple[tuple[str, float], ...]
+    size_bytes: int = field(init=False)
 
-    @property
-    def size_bytes(self) -> int:
-        return round(prod(value for _, value in self.factors))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size_bytes", round(prod([value for _, value in self.factors])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from planner.estimation.estimate import Static, static_of, step_moments
-from planner.estimation.parallel import block_matrices, check_degrees, in_flight, layers_of, root_matrices
+from planner.estimation.parallel import check_degrees, in_flight, layers_of, root_matrices, unlike_blocks
 from planner.estimation.run import Run
 from planner.estimation.step import Moment
 
@@ -65,12 +65,11 @@ def fullest_rank(run: Run) -> Rank:
 
 
 def _rank(run: Run) -> Rank:
-    layers = layers_of(run)
-    matrices = (*root_matrices(run), *(m for layer in layers for m in block_matrices(run, layer)))
+    units = ((root_matrices(run), 1), *unlike_blocks(run))
     return Rank(
         stage=run.stage,
-        layers=layers,
-        parameters=sum(m.elements for m in matrices),
+        layers=layers_of(run),
+        parameters=sum(count * m.elements for unit, count in units for m in unit),
         chunks_in_flight=in_flight(run),
         static=static_of(run),
         moments=step_moments(run),

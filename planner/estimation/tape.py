@@ -13,7 +13,7 @@ Source: torch/csrc/autograd/input_buffer.cpp (`accumulate`), engine.cpp and save
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -90,6 +90,8 @@ class Tape:
     inputs: list[int] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)  # tensor -> op until which a local variable holds it
     core: range = range(0)  # the ops of attention's core: scores, softmax, dropout, output
+    # Runs over it, once it is filled: steps that differ in their optimizer alone have the same.
+    passages: "dict[Hashable, Passage]" = field(default_factory=dict, compare=False, repr=False)
 
     def input(self, name: str, size: Size, dtype: str, *, needs_grad: bool) -> Tensor:
         """A tensor that is there before the first op."""
@@ -278,14 +280,22 @@ def forward(tape: Tape, *, kept: Iterable[int] | None = None, output: Tensor, dr
         output: what the caller goes on with.
         drop_output: the run is a replay, of which nobody reads the output.
     """
-    keep = {t.storage for t in saved_storages(tape)} if kept is None else set(kept)
+    keep = frozenset((t.storage for t in saved_storages(tape)) if kept is None else kept)
+    until_end = None if drop_output else output.storage
+    key = (forward, keep, until_end)
+    if key not in tape.passages:
+        tape.passages[key] = _forward(tape, keep, until_end)
+    return tape.passages[key]
+
+
+def _forward(tape: Tape, keep: frozenset[int], until_end: int | None) -> Passage:
     last: dict[int, int] = dict(tape.held)
     for place, op in enumerate(tape.ops):
         for t in (*op.reads, *op.writes):
             storage = tape.tensors[t].storage
             last[storage] = max(last.get(storage, -1), place)
-    if not drop_output:
-        last[output.storage] = len(tape.ops)
+    if until_end is not None:
+        last[until_end] = len(tape.ops)
     alive = _Alive()
     for t in tape.inputs:
         alive.add("tensor", t, tape.tensors[t].size_bytes, of=t)
@@ -322,20 +332,12 @@ def backward(
         also_bytes: alive throughout.
         replays_core: what attention's core makes is not there before its backward, which replays it.
     """
-    run = _Backward(tape, gradients_stay=gradients_stay, later=core_storages(tape) if replays_core else frozenset())
-    run.alive.now_bytes += also_bytes
-    run.receive(output)
-    start_bytes = run.alive.now_bytes
-    run.alive.mark("start")
-    for place in range(len(tape.ops) - 1, -1, -1):
-        run.step(place)
-    return Passage(
-        start_bytes=start_bytes,
-        peak_bytes=run.alive.peak_bytes,
-        peak_op=run.alive.peak_op,
-        end_bytes=run.alive.now_bytes,
-        alive=run.alive.alive(),
-    )
+    later = core_storages(tape) if replays_core else frozenset()
+    key = (backward, output.index, gradients_stay, also_bytes, later)
+    if key not in tape.passages:
+        run = _Backward(tape, gradients_stay=gradients_stay, later=later)
+        tape.passages[key] = run.whole(output, also_bytes=also_bytes)
+    return tape.passages[key]
 
 
 class _Backward:
@@ -351,9 +353,21 @@ class _Backward:
         self.alive = _Alive()
         self._have(t for t in self._readers if t not in later)
 
-    def receive(self, output: Tensor) -> None:
-        """The gradient of the output comes in."""
+    def whole(self, output: Tensor, *, also_bytes: int) -> Passage:
+        """All of it, from the gradient of the output; those bytes are alive throughout."""
+        self.alive.now_bytes += also_bytes
         self._gradients[output.index] = self._new(output.index)
+        start_bytes = self.alive.now_bytes
+        self.alive.mark("start")
+        for place in range(len(self._tape.ops) - 1, -1, -1):
+            self.step(place)
+        return Passage(
+            start_bytes=start_bytes,
+            peak_bytes=self.alive.peak_bytes,
+            peak_op=self.alive.peak_op,
+            end_bytes=self.alive.now_bytes,
+            alive=self.alive.alive(),
+        )
 
     def step(self, place: int) -> None:
         """Backward of one op."""
