@@ -22,6 +22,7 @@ from typing import IO, Any, TypeVar
 
 from sqlalchemy.exc import DataError, DBAPIError
 
+from planner.service.confinement import bare_environment
 from planner.service.problems import problem
 from planner.service.redaction import one_line
 from planner.service.settings import Settings
@@ -36,8 +37,6 @@ RENEW_S = LEASE_S / 6  # several tries before a lease runs out
 RETRY_S = 1.0  # while the database is away
 _STDERR_CHARACTERS = 2000  # of what a child said last, for the log
 _LINES = 20  # of progress that are kept
-# What a child's environment may hold of the worker's, which has the database's password.
-_KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL", "TZ", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +185,7 @@ class _Child:
             text=True,
             errors="replace",
             start_new_session=True,  # so that it can be ended with all that it started
-            env={name: os.environ[name] for name in _KEPT if name in os.environ}
-            | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
+            env={**bare_environment(), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read, self._listen)]
         for thread in self._threads:
