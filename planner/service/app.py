@@ -9,8 +9,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from planner import __version__
@@ -20,7 +18,7 @@ from planner.service.problems import MEDIA_TYPE, PROBLEM_ANSWER, encoded, proble
 from planner.service.redaction import one_line
 from planner.service.security import Guard, Streams
 from planner.service.settings import Settings
-from planner.service.store.database import Database, is_full
+from planner.service.store.database import AWAY, Database, is_full
 from planner.service.store.jobs import JobStore
 from planner.service.store.tokens import TokenStore
 
@@ -100,21 +98,16 @@ def _answer_errors(app: FastAPI, log: Callable[[str], None]) -> None:
         found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), str(error.detail))
         return _problem(request, found, dict(error.headers or {}))
 
-    @app.exception_handler(DBAPIError)
-    async def database_away(request: Request, error: DBAPIError) -> Response:
-        log(f"the database is away: {one_line(str(error.orig))}")
+    async def database_away(request: Request, error: Exception) -> Response:
+        log(f"the database is away: {one_line(str(getattr(error, 'orig', error)))}")
         if is_full(error):
             return _problem(request, problem(507, "No room", "the server's disk is full; nothing was accepted"))
-        return _problem(request, _away())
+        # What was asked for may have been accepted without a word of it coming back.
+        again = "try again: asking for the same plan once more leads to the same job"
+        return _problem(request, problem(503, "The database is away", again))
 
-    @app.exception_handler(PoolTimeoutError)
-    async def database_slow(request: Request, error: PoolTimeoutError) -> Response:
-        return _problem(request, _away())
-
-
-def _away() -> Mapping[str, Any]:
-    # What was asked for may have been accepted without a word of it coming back.
-    return problem(503, "The database is away", "try again: asking for the same plan once more leads to the same job")
+    for kind in AWAY:
+        app.add_exception_handler(kind, database_away)
 
 
 _MOST_SAID = 10  # of what is wrong with a request

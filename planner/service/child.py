@@ -37,11 +37,13 @@ def _solve(job: Mapping[str, Any], answers: TextIO) -> None:
     request = request_of(job["request"])
     try:
         question = understand(request, allows=allowed.__contains__)
-        # There is no Ctrl-C for those who watch.
-        say = lambda line: _write(answers, {"progress": line.partition("; Ctrl-C")[0]})  # noqa: E731
-        _write(answers, {"result": answer(request, question, say)})
+        _write(answers, {"result": answer(request, question, partial(_say, answers))})
     except PlannerError as error:
         _write(answers, {"problem": problem_of(error)})
+
+
+def _say(answers: TextIO, line: str) -> None:
+    _write(answers, {"progress": line.partition("; Ctrl-C")[0]})  # there is none for those who watch
 
 
 def answer(request: PlanRequest, question: PlanQuestion, say: Say) -> Mapping[str, Any]:

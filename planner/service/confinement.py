@@ -1,24 +1,21 @@
-"""What a process does to itself before it works on what others have sent."""
+"""What is done to a process that works on what others have sent: by what starts it, and by itself before it begins."""
 
 import ctypes
 import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _NICENESS = 10  # halfway down: what answers requests comes first
 _LARGEST_FILE_BYTES = 64 * 2**20  # Python's caches of bytecode are all that is written
 OUT_OF_MEMORY_STATUS = 3  # what a process ends with that was refused memory, where it can
+_KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL", "TZ", "OMP_NUM_THREADS")
 _GRACE_S = 5  # of CPU time, from the signal that says why to the one that cannot be caught
 
-# What the environment of such a process may hold of its parent's, which has the database's password.
-_KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL", "TZ", "OMP_NUM_THREADS")
 
-
-def kept_environment() -> Mapping[str, str]:
-    """The part of this process's environment that such processes are started with."""
+def bare_environment() -> dict[str, str]:
+    """The environment that such a process is started with: ours has the database's password."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.errors import PlannerError
-from planner.service.confinement import OUT_OF_MEMORY_STATUS, kept_environment
+from planner.service.confinement import OUT_OF_MEMORY_STATUS, bare_environment
 from planner.service.problems import ProblemError, problem
 from planner.service.requests import PlanRequest
 from planner.service.settings import HelperLimits, Settings
@@ -178,7 +178,7 @@ class _Helper:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is for the server
-            env=kept_environment(),
+            env=bare_environment(),
         )
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ from typing import IO, Any, TypeVar
 
 from sqlalchemy.exc import DataError, DBAPIError
 
-from planner.service.confinement import kept_environment
+from planner.service.confinement import bare_environment
 from planner.service.problems import problem
 from planner.service.redaction import one_line
 from planner.service.settings import Settings
@@ -185,7 +185,7 @@ class _Child:
             text=True,
             errors="replace",
             start_new_session=True,  # so that it can be ended with all that it started
-            env={**kept_environment(), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
+            env={**bare_environment(), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read, self._listen)]
         for thread in self._threads:
@@ -197,11 +197,15 @@ class _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):  # where it has ended by itself
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._kill()
         self._process.wait()
         for thread in self._threads:
             thread.join()
+
+    def _kill(self) -> None:
+        """Ends it and all that it started."""
+        with suppress(ProcessLookupError):  # where they have ended by themselves
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -222,8 +226,12 @@ class _Child:
 
     def has_ended(self) -> bool:
         """Whether it has ended, and all that it said was heard."""
+        if self._process.poll() is None:
+            return False
         is_heard = not any(thread.is_alive() for thread in self._threads)
-        return self._process.poll() is not None and is_heard and self._records.empty()
+        if not is_heard:
+            self._kill()  # what it started and left behind would keep its pipes open
+        return is_heard and self._records.empty()
 
     def last_words(self) -> str:
         """The end of what it wrote to stderr, for the operator's log alone: it may name paths."""

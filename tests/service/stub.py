@@ -31,6 +31,9 @@ def solve(job: dict[str, object], name: str) -> None:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
             _say({"progress": f"and {child.pid}"})
             time.sleep(3600)
+        case "survived by a child":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+            os.kill(os.getpid(), signal.SIGKILL)
         case "deadly":
             os.kill(os.getppid(), signal.SIGKILL)
         case "broken":

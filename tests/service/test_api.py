@@ -1,5 +1,6 @@
 """The API and the guards in front of it, asked over sockets: every endpoint, every refusal, and what is never said."""
 
+import asyncio
 import json
 import socket
 import sys
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,11 +18,15 @@ from click.testing import CliRunner
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
 from planner.cli import main
-from planner.service.security import RateLimiter
+from planner.service.routes import plans
+from planner.service.routes.plans import get_events
+from planner.service.security import RateLimiter, Streams
 from planner.service.settings import MIB, HelperLimits
 from planner.service.store.database import Database
-from planner.service.store.jobs import JobStore, Result
+from planner.service.store.jobs import Job, JobStatus, JobStore, Result
 from planner.service.store.tokens import Scope, TokenStore
 from tests.service.processes import Answer, Server, serving, settings_for, spec_of, tiny
 
@@ -131,7 +137,14 @@ def test_a_plan_that_is_taken_back_is_cancelled(server: Server) -> None:
 
 def test_health_readiness_and_metrics(server: Server) -> None:
     assert (200, 200) == (server.get("/healthz").status, server.get("/readyz").status)
-    assert b'planner_jobs{status="queued"}' in server.get("/metrics").body
+    job = asked(server, 9)
+    server.ask("DELETE", f"/v1/plans/{job}")
+    lines = server.get("/metrics").body.decode().splitlines()
+    figures = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+    assert 1 <= figures['planner_jobs{status="cancelled"}']
+    assert {"queued", "running"} == {name.split('"')[1] for name in figures if name.startswith("planner_oldest_job_s")}
+    assert figures['planner_jobs{status="queued"}'] == 0 or figures['planner_oldest_job_seconds{status="queued"}'] > 0
+    assert 0 == figures['planner_job_solve_seconds_count{status="cancelled"}']
 
 
 def test_what_is_done_can_be_fetched(server: Server, folder: Path) -> None:
@@ -353,6 +366,34 @@ def test_the_rate_of_one_client_is_not_anothers_and_refills() -> None:
     assert 0.0 == limiter.wait_s("b")
     now = 30.0
     assert [0.0, 30.0] == [limiter.wait_s("a") for _ in range(2)]
+
+
+def test_a_stream_ends_when_the_database_has_no_connection_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(
+        id=UNKNOWN, key="", name="a", request={}, status=JobStatus.QUEUED, created_at=0.0, started_at=None,
+        finished_at=None, attempt=0, progress=None, problem=None,
+    )  # fmt: skip
+    answers = iter([job, PoolTimeoutError()])
+
+    def get(job_id: str) -> Job:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def is_disconnected() -> bool:
+        return False
+
+    async def watched() -> list[str]:
+        settings = settings_for("sqlite://")
+        service = SimpleNamespace(jobs=SimpleNamespace(get=get), settings=settings, streams=Streams(1))
+        request = SimpleNamespace(scope={}, is_disconnected=is_disconnected)
+        stream = await get_events(UNKNOWN, service, request)  # type: ignore[arg-type]
+        return [str(part) async for part in stream.body_iterator]
+
+    monkeypatch.setattr(plans, "EVENT_S", 0.0)
+    (only,) = asyncio.run(watched())
+    assert only.startswith("event: job\n")
 
 
 # -- who asks

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,20 @@ def test_a_helper_that_was_killed_while_it_had_nothing_to_do_costs_no_answer() -
         os.kill(helper, signal.SIGKILL)
         eventually(lambda: not is_running(helper))
         assert "gpt2" == pool.estimate(spec=SPEC.format(1), device="rtx-4090")["model"]
+    finally:
+        pool.close()
+
+
+def test_a_helper_is_not_told_the_databases_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_DB", "postgresql://u:secret@db/p")
+    before = children_of(os.getpid())
+    pool = HelperPool(Settings(database="sqlite://", helpers=HelperLimits(count=1)))
+    try:
+        (helper,) = set(children_of(os.getpid())) - set(before)
+        assert "gpt2" == pool.estimate(spec=SPEC.format(1), device="rtx-4090")["model"]
+        environment = Path(f"/proc/{helper}/environ").read_bytes()
+        assert b"PATH=" in environment
+        assert b"secret" not in environment
     finally:
         pool.close()
 

@@ -153,6 +153,14 @@ def test_a_solve_that_is_killed_is_a_problem(store: JobStore, worker: "subproces
     assert "its process ended with signal SIGKILL and without an answer" == found.problem["detail"]
 
 
+def test_a_solve_that_is_killed_is_a_problem_also_when_what_it_started_lives_on(
+    store: JobStore, worker: "subprocess.Popen[bytes]"
+) -> None:
+    found = ended(store, submit(store, "survived by a child"))
+    assert found.problem is not None
+    assert "its process ended with signal SIGKILL and without an answer" == found.problem["detail"]
+
+
 def test_a_solve_that_says_much_costs_no_memory(store: JobStore, worker: "subprocess.Popen[bytes]") -> None:
     assert JobStatus.DONE is ended(store, submit(store, "loud")).status
     status = Path(f"/proc/{worker.pid}/status").read_text()

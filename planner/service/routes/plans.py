@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import Field
-from sqlalchemy.exc import DBAPIError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
@@ -22,6 +21,7 @@ from planner.service.requests import SPEC_NAME, PlanRequest, plan_file
 from planner.service.routes.access import Asker, Service, may_read, may_submit
 from planner.service.routes.quick import MAX_SPEC, SPEC, Body
 from planner.service.security import REPORT_POLICY, Streams, client_of
+from planner.service.store.database import AWAY
 from planner.service.store.jobs import IN_FLIGHT, Job, JobStatus, QueueFullError
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
@@ -177,7 +177,7 @@ async def get_events(job_id: JobId, service: Service, request: Request) -> Strea
             await asyncio.sleep(service.streams.pause_s)
             try:
                 job = await run_in_threadpool(service.jobs.get, job_id)
-            except DBAPIError:
+            except AWAY:
                 return  # those who watch ask again, and are told
 
     return _Stream(events(), service.streams, client_of(request.scope))

@@ -20,6 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from planner.errors import PlannerError
 from planner.extras import needs
@@ -193,10 +194,14 @@ _WAYS = {
 }
 
 
-def is_full(error: DBAPIError) -> bool:
-    """Whether the database has no room left."""
-    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or (
-        getattr(error.orig, "sqlstate", None) == _PG_DISK_FULL
+AWAY = (DBAPIError, PoolTimeoutError)  # what is raised while the database is away, or has no connection free
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error means that the database has no room left."""
+    cause = getattr(error, "orig", None)
+    return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or (
+        getattr(cause, "sqlstate", None) == _PG_DISK_FULL
     )
 
 
