@@ -202,6 +202,9 @@ class _Child:
         self._process.wait()
         for thread in self._threads:
             thread.join()
+        for file in (self._process.stdout, self._process.stderr):
+            assert file is not None
+            file.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None

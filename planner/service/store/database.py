@@ -57,8 +57,8 @@ class Database:
                     connect_args={"connect_timeout": CONNECT_S, "tcp_user_timeout": SILENCE_MS},
                 )
 
-    def migrate(self) -> None:
-        """Makes or updates the tables; safe when several processes start at once.
+    def migrate(self, revision: str = "head") -> None:
+        """Makes or updates the tables, to those of this release; safe when several processes start at once.
 
         Raises:
             DatabaseError: The database cannot be reached, opened or written, or a newer release has made its tables.
@@ -74,7 +74,7 @@ class Database:
                 if not self.is_sqlite:
                     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
                 config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                command.upgrade(config, revision)
                 # Where nothing was to be updated, nothing was written: whether it can be is found out now.
                 connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
         except CommandError as error:
