@@ -18,6 +18,7 @@ from planner.yaml_source import SourcedDocument, load_yaml
 
 DEFAULT_DEVICE = "h100-80gb"
 
+_LONGEST_NAME = 100
 _PROFILES = Path(__file__).with_name("profiles")
 _PROFILE_SUFFIXES = (".yaml", ".yml")
 
@@ -220,6 +221,10 @@ def _checked(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
 
 def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
     data: dict[str, Any] = document.data  # type: ignore[assignment]  # the schema says so
+    name = data.get("name", default_name)
+    if not name.isprintable() or len(name) > _LONGEST_NAME:  # it is part of texts, pages and the plan
+        message = f"expected a name of one line and at most {_LONGEST_NAME} characters, found {name[:50]!r}"
+        raise document.error(message, ("name",), error_type=DeviceError)
     sizes: dict[str, int] = {}
     for key, least in (("memory", 1), ("usable_memory", 1), ("host_memory", 0)):
         try:
@@ -238,7 +243,7 @@ def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
         data = {**{key: getattr(default, key) for key in left_out if key != "host_memory"}, **data}
         sources |= dict.fromkeys(left_out, f"assumed from {DEFAULT_DEVICE}")
     return DeviceProfile(
-        name=data.get("name", default_name),
+        name=name,
         memory_bytes=sizes["memory"],
         peak_flops_per_s={dtype: float(rate) for dtype, rate in data["peak_flops_per_s"].items()},
         memory_bytes_per_s=float(data["memory_bytes_per_s"]),

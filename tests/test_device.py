@@ -152,6 +152,9 @@ def test_a_profile_file_that_cannot_be_read_is_an_error_of_the_line_that_names_i
         ),
         ("reference_s: 'elementwise' is missing", {"memory": "1GB", "reference_s": {"product": 1e-3}}),
         ("a time in seconds above 1e-9", {"memory": "1GB", "reference_s": {"product": 0, "elementwise": 1e-3}}),
+        ("one line and at most 100 characters, found 'a\\nb'", {"memory": "1GB", "name": "a\nb"}),
+        ("one line and at most 100 characters, found '\\u202ea'", {"memory": "1GB", "name": "\u202ea"}),
+        ("one line and at most 100 characters", {"memory": "1GB", "name": "a" * 101}),
         ("did you mean 'bfloat16'", {"memory": "1GB", "peak_flops_per_s": {"bfloat": 1e12}}),
     ],
 )

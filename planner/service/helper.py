@@ -27,9 +27,7 @@ from planner.service.redaction import fault
 from planner.service.requests import SPEC_NAME, PlanRequest, device_named, key_of, understand
 from planner.spec import parse_spec
 
-_LONGEST_ANSWER = (
-    4_000_000  # of JSON, which the server reads while others wait; of configs of people it has some thousand
-)
+_LONGEST_ANSWER = 4_000_000  # characters of JSON, which the server reads; what people send leads to some thousand
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ def problem_of(error: PlannerError) -> Mapping[str, Any]:
         "type": "about:blank",
         "title": _title(error),
         "status": 422,
-        "detail": without_paths(str(error)),
+        "detail": _short(without_paths(str(error))),
     }
     if isinstance(error, MissingExtraError):
         problem["status"] = 503
@@ -78,6 +78,13 @@ def problem_of(error: PlannerError) -> Mapping[str, Any]:
             "is_proven": error.is_proven,
         }
     return problem
+
+
+_LONGEST_DETAIL = 2000  # characters; what was sent may be quoted in it
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}…"
 
 
 def _title(error: PlannerError) -> str:

@@ -201,6 +201,9 @@ class _Child:
         self._process.wait()
         for thread in self._threads:
             thread.join()
+        for file in (self._process.stdout, self._process.stderr):
+            assert file is not None
+            file.close()
 
     def _kill(self) -> None:
         """Ends it and all that it started."""

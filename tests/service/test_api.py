@@ -24,7 +24,7 @@ from planner.cli import main
 from planner.service.routes import plans
 from planner.service.routes.plans import get_events
 from planner.service.security import RateLimiter, Streams
-from planner.service.settings import MIB, HelperLimits
+from planner.service.settings import MIB, HelperLimits, QueueLimits
 from planner.service.store.database import Database
 from planner.service.store.jobs import Job, JobStatus, JobStore, Result
 from planner.service.store.tokens import Scope, TokenStore
@@ -188,7 +188,12 @@ REQUESTS = {
     "half a character": ("POST", "/v1/lint", b'{"content": "\\ud800"}', 422),
     "half a character in a spec": ("POST", "/v1/estimate", b'{"spec": "\\udfff"}', 422),
     "no UTF-8": ("POST", "/v1/lint", b'{"content": "\xff"}', 400),
-    "deep JSON": ("POST", "/v1/lint", b'{"content": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", 400),
+    "deep JSON": ("POST", "/v1/lint", b'{"content": ' + b"[" * 1_990 + b"]" * 1_990 + b"}", 400),
+    "deeper JSON": ("POST", "/v1/lint", b'{"content": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", 413),
+    "a million lists": ("POST", "/v1/lint", b'{"content": [' + b"[]," * 1_000_000 + b"[]]}", 413),
+    "a million strings": ("POST", "/v1/lint", b'{"content": [' + b'"",' * 1_000_000 + b'""]}', 413),
+    "a million values after a quotation mark": ("POST", "/v1/lint", b'{"content": "\\\\", "a": [' + b"1," * 10**6, 413),
+    "JSON in UTF-16": ("POST", "/v1/lint", '{"content": "a: 1"}'.encode("utf-16"), 400),
     "a device in a file": ("POST", "/v1/estimate", {"spec": LLAMA, "device": "/etc/passwd"}, 422),
     "no such rule": ("POST", "/v1/lint", {"content": "a: 1", "select": ["nothing"]}, 422),
     "no such dialect": ("POST", "/v1/lint", {"content": "a: 1", "dialect": "nothing"}, 422),
@@ -261,6 +266,85 @@ def test_a_models_config_can_name_neither_code_nor_weights(key: str, server: Ser
 
 
 # -- limits
+
+
+def test_a_text_with_a_million_signs_is_one_value(server: Server) -> None:
+    content = '# {},[],"\\' * 100_000
+    assert 200 == server.post("/v1/lint", {"content": content, "name": "a.yaml"}).status
+
+
+def test_of_many_things_that_are_wrong_some_are_named(server: Server) -> None:
+    found = problem_in(server.post("/v1/lint", {f"k{number}": 1 for number in range(500)}), 422)
+    assert found["detail"].endswith("; and 491 more")  # those, and the content that is missing, but for ten
+    assert 10 == found["detail"].count(": ")
+
+
+def test_what_is_quoted_of_a_request_is_short(server: Server) -> None:
+    found = problem_in(server.post("/v1/lint", {"content": "a: 1", "select": ["x" * 20_000] * 10}), 422)
+    assert 2001 == len(found["detail"])
+
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize("sign", [b"&", b"%", b"a"])
+def test_a_large_form_is_refused_and_the_way_of_the_page_taken(sign: bytes, server: Server) -> None:
+    for path in ("/submit", "/login"):
+        found = problem_in(server.ask("POST", path, sign * 65_537, FORM), 413)
+        assert "send a larger one as multipart/form-data" in found["detail"]
+    spec = LLAMA + "# " + "&%" * 200_000
+    body = f'--b\r\ncontent-disposition: form-data; name="spec"\r\n\r\n{spec}\r\n'
+    body += '--b\r\ncontent-disposition: form-data; name="budget"\r\n\r\n40GB\r\n--b--\r\n'
+    answer = server.ask("POST", "/submit", body.encode(), {"content-type": "multipart/form-data; boundary=b"})
+    assert 303 == answer.status
+
+
+def test_who_sends_too_much_is_answered_all_the_same(server: Server) -> None:
+    found = problem_in(server.ask("POST", "/v1/lint", b" " * 50_000_000), 413)
+    assert "at most 4,194,304 bytes" in found["detail"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_request_of_two_lengths_is_refused_and_what_follows_is_no_request(order: int, server: Server) -> None:
+    lengths = [b"content-length: 5\r\n", b"transfer-encoding: chunked\r\n"][::order]
+    answer = raw(server, HEAD + b"".join(lengths) + b"\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert 1 == answer.count(b"HTTP/1.1 ")
+    assert b"a content-length or a transfer-encoding, not both" in answer
+
+
+def test_a_client_waits_for_so_many_plans_and_no_more_and_others_as_well(folder: Path) -> None:
+    url = f"sqlite:///{folder}/queue.db"
+    with serving(settings_for(url, queue=QueueLimits(of_one=2, of_all=3)), folder / "queue.log") as server:
+
+        def ask(width: int, client: str) -> Answer:
+            return server.post("/v1/plans", tiny(width), **{"x-forwarded-for": client})
+
+        assert [202, 202, 202] == [ask(width, "192.0.2.1").status for width in (1, 2, 1)]
+        mine = problem_in(ask(3, "192.0.2.1"), 429)
+        assert "2 plans of yours wait already; take some back, or wait until one is done" == mine["detail"]
+        assert 202 == ask(3, "192.0.2.2").status
+        assert "3 plans wait already; try again later" == problem_in(ask(4, "192.0.2.3"), 503)["detail"]
+        form = b"spec=" + quote(spec_of(width=5)).encode() + b"&budget=1GB"
+        assert 503 == server.ask("POST", "/submit", form, FORM).status
+        first = server.get("/v1/plans").data["plans"][-1]["id"]
+        for _ in range(2):  # it was asked for twice
+            server.ask("DELETE", f"/v1/plans/{first}")
+        assert 202 == ask(4, "192.0.2.3").status
+
+
+def test_one_clients_slow_texts_keep_no_other_client_waiting(hurried: Server) -> None:
+    statuses: list[int] = []
+
+    def ask() -> None:
+        statuses.append(hurried.post("/v1/estimate", {"spec": LARGE_SPEC}, **{"x-forwarded-for": "192.0.2.1"}).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert 200 == hurried.post("/v1/lint", {"content": f"a: {time.monotonic()}"}).status
+    assert {422, 503} == set(statuses)
 
 
 def raw(server: Server, *parts: bytes, pause_s: float = 0.0, timeout_s: float = 30.0) -> bytes:
@@ -565,7 +649,16 @@ def test_neither_answers_nor_logs_name_files_of_this_machine_or_tokens(
     assert all("Traceback" not in text for text in bodies)
 
 
+def test_a_token_that_is_sent_in_a_url_is_not_logged(guarded: Server, tokens: dict[str, str]) -> None:
+    assert 401 == guarded.get(f"/v1/plans?token={tokens['both']}").status
+    assert 404 == guarded.get(f"/{tokens['both']}").status
+    assert tokens["both"][:30] not in guarded.logged()
+    assert "GET /v1/plans?token=planner_… " in guarded.logged()
+
+
 def test_what_others_send_makes_no_line_of_a_log(server: Server) -> None:
+    server.get("/v1/plans", **{"x-forwarded-for": "\x9b31m evil"})
+    assert "\x9b" not in server.logged()
     server.get("/v1/plans?q=%0d%0aINFO%3a%20all%20is%20well%1b%5b31m")
     server.get("/%0d%0aINFO%3a%20all%20is%20well")
     assert not [line for line in server.logged().splitlines() if line.startswith("INFO: all is well")]
@@ -590,14 +683,67 @@ def test_others_are_not_served_without_tokens(options: tuple[str, ...], message:
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("url", ["sqlite:////nowhere/at/all/p.db", "postgresql://u:secret@127.0.0.1:1/p"])
-def test_a_database_that_is_not_there_is_one_line_without_its_password(url: str) -> None:
-    if url.startswith("postgresql"):
+DATABASES = {
+    "postgresql://u:secret@127.0.0.1:1/p": "postgresql://u:***@127.0.0.1:1/p cannot be used",
+    "postgresql://u@127.0.0.1:1/p?password=secret": "postgresql://u@127.0.0.1:1/p cannot be used",
+    "postgresql://u:secret@localhost:port/p": "expected a database URL such as",
+    "mysql://u:secret@localhost/p": "found mysql://",
+    "postgresql+asyncpg://u:secret@localhost/p": "found postgresql+asyncpg://",
+    "sqlite+aiosqlite:///p.db": "found sqlite+aiosqlite://",
+    "sqlite://": "found one without a file",
+    "sqlite:///:memory:": "found one without a file",
+    "planner.db": "expected a database URL such as",
+    "": "expected a database URL such as",
+    "sqlite:////nowhere/at/all/p.db": "its folder has to exist",
+    "sqlite:///folder": "the name be no folder's",
+    "sqlite:///text.db": "file is not a database; name another file",
+    "sqlite:///other.db": "it has tables that are not the planner's",
+    "sqlite:///newer.db": "a newer release has made its tables",
+    "sqlite:///file:made.db?mode=ro&uri=true": "let this user write the file",
+}
+
+
+@pytest.mark.parametrize("url", DATABASES)
+def test_a_database_that_cannot_be_used_is_one_line_without_its_password(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if url.startswith("postgresql:"):
         pytest.importorskip("psycopg")
-    result = CliRunner().invoke(main, ["worker"], env={"PLANNER_DB": url})
-    assert 2 == result.exit_code
-    assert "cannot be used" in result.stderr
-    assert "secret" not in result.stderr
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("text.db").write_text("no database, but a text that is long enough")
+    for name, statement in (
+        ("newer", "UPDATE alembic_version SET version_num = '9999'"),
+        ("other", "DROP TABLE alembic_version"),
+        ("made", "SELECT 1"),
+    ):
+        database = Database(f"sqlite:///{name}.db")
+        database.migrate()
+        with database.transaction() as connection:
+            connection.exec_driver_sql(statement)
+        database.close()
+    for command in ("worker", "serve"):
+        result = CliRunner().invoke(main, [command], env={"PLANNER_DB": url})
+        assert (2, 1) == (result.exit_code, len(result.stderr.splitlines()))
+        assert DATABASES[url] in result.stderr
+        assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--processes", "2")])
+def test_an_address_that_is_in_use_is_one_line_and_nothing_is_started(more: tuple[str, ...], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        options = ["serve", "--db", f"sqlite:///{tmp_path}/p.db", "--port", port, *more]
+        result = CliRunner().invoke(main, options)
+    assert (2, 1) == (result.exit_code, len(result.stderr.splitlines()))
+    assert f"cannot listen on 127.0.0.1, port {port}: address already in use; choose another --port" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x1b[31m", "a" * 201])
+def test_a_tokens_name_is_a_line(name: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["token", "create", "--db", f"sqlite:///{tmp_path}/p.db", "--", name])
+    assert (2, 1) == (result.exit_code, len(result.stderr.splitlines()))
+    assert "expected a name of one line and 1 to 200 characters" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["serve", "worker", "token list"])

@@ -7,10 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
+from planner.service.settings import QueueLimits
 from planner.service.store.database import Database, opened
-from planner.service.store.jobs import LEASE_S, MAX_ATTEMPTS, Answer, Job, JobStatus, JobStore, Result, Times
+from planner.service.store.jobs import (
+    LEASE_S,
+    MAX_ATTEMPTS,
+    Answer,
+    Job,
+    JobStatus,
+    JobStore,
+    QueueFullError,
+    Result,
+    Times,
+)
 from planner.service.store.tables import jobs, metadata, results
 from tests.service.processes import environment
 
@@ -57,6 +68,59 @@ def test_several_processes_that_start_at_once_make_the_tables_once(database_url:
 def test_migrating_again_changes_nothing(database: Database) -> None:
     database.migrate()
     assert JobStore(database).tallies() == {}
+
+
+def order(store: JobStore) -> list[str]:
+    """The names of all jobs that wait, in the order that they are leased in."""
+    leases = iter(lambda: store.lease("w"), None)
+    return [lease.job.name for lease in leases if lease is not None]
+
+
+def test_those_who_ask_take_turns(store: JobStore) -> None:
+    for asker, count in (("a", 4), ("b", 2), ("c", 1)):
+        for number in range(count):
+            store.submit(key=f"{asker}{number}", name=f"{asker}{number}", request={}, asker=asker)
+    assert ["a0", "b0", "c0", "a1", "b1", "a2", "a3"] == order(store)
+
+
+def test_who_comes_later_comes_after_what_is_next_and_not_before_it(store: JobStore) -> None:
+    for number in range(4):
+        store.submit(key=f"a{number}", name=f"a{number}", request={}, asker="a")
+    for _ in range(2):
+        lease = store.lease("w")
+        assert lease is not None
+        assert store.finish(lease, RESULT)
+    for number in range(2):
+        store.submit(key=f"b{number}", name=f"b{number}", request={}, asker="b")
+    assert ["a2", "b0", "a3", "b1"] == order(store)
+
+
+def test_so_many_wait_of_one_and_of_all(store: JobStore) -> None:
+    limits = QueueLimits(of_one=2, of_all=3)
+
+    def ask(key: str, asker: str) -> None:
+        store.submit(key=key, name=key, request={}, asker=asker, limits=limits)
+
+    ask("1", "a")
+    assert store.lease("w") is not None  # which still counts
+    ask("2", "a")
+    with pytest.raises(QueueFullError, match="2 plans of yours") as mine:
+        ask("3", "a")
+    ask("2", "a")  # is there already
+    ask("3", "b")
+    with pytest.raises(QueueFullError, match="3 plans wait") as everyones:
+        ask("4", "c")
+    assert (True, False) == (mine.value.is_of_one, everyones.value.is_of_one)
+
+
+def test_lists_do_not_read_what_is_asked(store: JobStore, database: Database) -> None:
+    submit(store)
+    said: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *asked: said.append(asked[2]))
+    store.search(limit=1)
+    store.tallies()
+    assert said
+    assert not [one for one in said if "questions" in one]
 
 
 def test_a_job_is_leased_once_oldest_first_and_done(store: JobStore) -> None:

@@ -69,7 +69,7 @@ class Database:
                 )
 
     def migrate(self) -> None:
-        """Makes or updates the tables; safe when several processes start at once.
+        """Makes or updates the tables, to those of this release; safe when several processes start at once.
 
         Raises:
             DatabaseError: The database cannot be reached, opened or written, or a newer release has made its tables.
