@@ -291,7 +291,6 @@ def test_models_that_want_100_gb_or_an_hour_are_stopped_and_others_solved(tmp_pa
     finally:
         stop(worker)
     problems = {name: now(store, job).problem for name, job in made.items()}
-    assert "16" not in str(problems["endless"])
     for name in ("greedy", "huge"):
         found = problems[name]
         assert found is not None
