@@ -175,8 +175,11 @@ def test_a_worker_that_ends_puts_its_job_back_as_if_not_begun(store: JobStore) -
     job = submit(store)
     lease = store.lease("w1")
     assert lease is not None
+    begun = store.get(job.id)
+    assert begun is not None
+    assert begun.started_at is not None
     assert JobStatus.QUEUED is store.give_back(lease)
-    assert status(store, job) is JobStatus.QUEUED
+    assert job == store.get(job.id)
     again = store.lease("w2")
     assert again is not None
     assert again.attempt == 1
