@@ -316,6 +316,16 @@ def test_pruning_deletes_what_ended_long_ago_with_its_result_and_nothing_else(
     assert submit(store, "a").id != old.id
 
 
+def test_the_queue_works_where_transactions_are_stricter_by_default(database: Database, database_url: str) -> None:
+    if database.is_sqlite:
+        pytest.skip("SQLite has one kind of transaction")
+    stricter = f"ALTER DATABASE {database.engine.url.database} SET default_transaction_isolation TO 'serializable'"
+    with database.transaction() as connection:
+        connection.exec_driver_sql(stricter)
+    with opened(database_url) as new:  # connections that have it so
+        test_many_at_once_have_each_job_once(JobStore(new))
+
+
 def test_many_at_once_have_each_job_once(store: JobStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda number: submit(store, str(number % 20)).id, range(60)))
