@@ -38,9 +38,7 @@ def main() -> int:
             seed=arguments.seed,
             is_stub=arguments.solver == "stub",
         )
-    print(
-        f"accepted  {len(set(books.accepted.values()))} jobs, {books.retries} requests sent again; {books.took_s:.0f} s"
-    )
+    print(f"accepted  {len(set(books.accepted.values()))} jobs, {books.retries} requests sent again")
     print(f"statuses  {dict(books.statuses)}; {books.results[0]} results of {books.results[1]} jobs")
     print(f"killed    {dict(books.kills)}; jobs by how often they were begun: {dict(books.attempts)}")
     print(f"took      {books.took_s:.0f} s")

@@ -179,7 +179,9 @@ def plan_done(database: str) -> str:
     job = jobs.submit(key="benchmark", name="benchmark", request={"spec": SPEC, "name": "b", "budget": "40GB"})
     lease = jobs.lease("benchmark")
     assert lease is not None
-    copies = [{"module": f"model.layers.{number}.mlp", "bytes": 170_000_000} for number in range(138)]
+    times = dict.fromkeys(("out_start_s", "out_done_s", "back_start_s", "back_done_s"), 0.123456789012)
+    copy = {"op": "aten.mm.default", "bytes": 170_000_000, **times, "gone_at": "before mlp, mul", "back_at": "mlp, mul"}
+    copies = [{"module": f"model.layers.{number}.mlp.down_proj", **copy} for number in range(138)]
     result = Result(summary={"link": {"copies": copies}}, text="x" * 5_000, plan="x" * 14_000, report="x" * 300_000)
     assert jobs.finish(lease, result)
     opened.close()

@@ -27,6 +27,17 @@ host_budget_option = click.option(
     "host_memory].",
 )
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+database_option = click.option(
+    "--db",
+    "database",
+    metavar="URL",
+    default="sqlite:///planner.db",
+    show_default=True,
+    envvar="PLANNER_DB",
+    show_envvar=True,
+    help="Where a service keeps jobs and tokens: sqlite:///FILE or postgresql://USER@HOST/NAME. A password in the URL "
+    "is for the environment variable alone: others can see a command's options.",
+)
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Let warnings and log lines of torch and the model through."
 )

@@ -3,15 +3,14 @@
 import click
 
 from planner.commands.guards import imports
-from planner.commands.options import Number, json_option
+from planner.commands.options import Number, database_option, json_option
 from planner.commands.output import print_json
-from planner.commands.serve import database_option
 
 _S_PER_DAY = 24 * 60 * 60
 
 
 @click.command()
-@database_option()
+@database_option
 @click.option(
     "--older-than",
     "days",

@@ -2,38 +2,21 @@
 
 import ipaddress
 import os
-from typing import TYPE_CHECKING
 
 import click
 
 from planner.commands.guards import imports
-from planner.commands.options import Decorator, Number
+from planner.commands.options import Number, database_option
 from planner.commands.output import say
 from planner.errors import PlannerError, UnitError
+from planner.service.settings import MIB, Settings, SolveLimits
+from planner.units import parse_bytes
 
-if TYPE_CHECKING:
-    from planner.service.settings import Settings
-
-DEFAULT_DATABASE = "sqlite:///planner.db"
+_LIMITS = SolveLimits()
 
 
 class ServeError(PlannerError):
     """A service that cannot be started as asked."""
-
-
-def database_option() -> Decorator:
-    """The option that says where jobs and tokens are kept."""
-    return click.option(
-        "--db",
-        "database",
-        metavar="URL",
-        default=DEFAULT_DATABASE,
-        show_default=True,
-        envvar="PLANNER_DB",
-        show_envvar=True,
-        help="Where jobs are kept: sqlite:///FILE or postgresql://USER@HOST/NAME. A password in the URL is for the "
-        "environment variable alone: others can see a command's options.",
-    )
 
 
 _allow_option = click.option(
@@ -44,20 +27,24 @@ _allow_option = click.option(
     help="A function (package.module:function) or file that specs may name. Its code runs on this machine.",
 )
 _memory_option = click.option(
-    "--job-memory", metavar="SIZE", default="16GiB", show_default=True, help="What one solve may take of address space."
+    "--job-memory",
+    metavar="SIZE",
+    default=f"{_LIMITS.memory_bytes // (1024 * MIB)}GiB",
+    show_default=True,
+    help="What one solve may take of address space.",
 )
 _time_option = click.option(
     "--job-time",
     type=Number(min=1),
-    default=900.0,
+    default=_LIMITS.wall_s,
     show_default=True,
     metavar="SECONDS",
-    help="What one solve may take in all.",
+    help="What one solve may take in all; the search itself a third of it.",
 )
 
 
 @click.command()
-@database_option()
+@database_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to bind.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
 @click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="Processes that solve.")
@@ -110,7 +97,7 @@ def serve(
 
 
 @click.command()
-@database_option()
+@database_option
 @_allow_option
 @_memory_option
 @_time_option
@@ -134,10 +121,7 @@ def worker(*, database: str, allowed: tuple[str, ...], job_memory: str, job_time
 
 def _settings(
     database: str, allowed: tuple[str, ...], job_memory: str, job_time: float, *, needs_tokens: bool
-) -> "Settings":
-    from planner.service.settings import Settings, SolveLimits
-    from planner.units import parse_bytes
-
+) -> Settings:
     try:
         memory_bytes = parse_bytes(job_memory)
     except UnitError as error:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import click
 
 from planner.commands.guards import imports
-from planner.commands.options import json_option
+from planner.commands.options import database_option, json_option
 from planner.commands.output import print_json
-from planner.commands.serve import ServeError, database_option
+from planner.commands.serve import ServeError
 
 _LONGEST_NAME = 200  # as the database has room for
 
@@ -27,7 +27,7 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@database_option()
+@database_option
 @click.option(
     "--scope",
     "scopes",
@@ -50,7 +50,7 @@ def create(*, name: str, database: str, scopes: tuple[str, ...]) -> None:
 
 
 @token.command("list")
-@database_option()
+@database_option
 @json_option
 def list_tokens(*, database: str, as_json: bool) -> None:
     """List tokens, without their secrets, which are not kept."""
@@ -71,7 +71,7 @@ def list_tokens(*, database: str, as_json: bool) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="TOKEN")
-@database_option()
+@database_option
 def revoke(*, token_id: str, database: str) -> None:
     """End the token with that id, which `planner token list` shows."""
     with imports("planner token", extra="serve"):

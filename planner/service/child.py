@@ -18,7 +18,7 @@ from planner.errors import InfeasibleError, PlannerError
 from planner.extras import needs
 from planner.service.confinement import confine, die_with
 from planner.service.problems import ProblemError, problem_of
-from planner.service.requests import PlanQuestion, PlanRequest, plan_file, request_of, understand
+from planner.service.requests import PlanQuestion, PlanRequest, plan_file, understand
 
 Say = Callable[[str], None]
 
@@ -34,7 +34,7 @@ def main() -> None:
 def _solve(job: Mapping[str, Any], answers: TextIO) -> None:
     confine(memory_bytes=job["memory_bytes"], cpu_s=job["cpu_s"])
     allowed = frozenset(job["allowed"])
-    request = request_of(job["request"])
+    request = PlanRequest(**job["request"])
     try:
         question = understand(request, allows=allowed.__contains__)
         _write(answers, {"result": answer(request, question, partial(_say, answers))})

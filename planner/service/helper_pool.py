@@ -18,7 +18,7 @@ from typing import Any
 
 from planner.errors import PlannerError
 from planner.service.confinement import OUT_OF_MEMORY_STATUS, bare_environment
-from planner.service.problems import ProblemError, problem
+from planner.service.problems import ProblemError, limit_reached, problem
 from planner.service.requests import PlanRequest
 from planner.service.settings import HelperLimits, Settings
 
@@ -214,8 +214,8 @@ class _Helper:
         status = self._process.returncode
         if status == -signal.SIGALRM:
             limit = f"reading this takes longer than the {self._limits.deadline_s:g} s that it may"
-            return problem(422, "A limit was reached", limit)
+            return limit_reached(limit)
         if status == OUT_OF_MEMORY_STATUS:
             limit = f"reading this takes more than the {self._limits.memory_bytes / 1e9:.1f} GB that it may"
-            return problem(422, "A limit was reached", limit)
+            return limit_reached(limit)
         return problem(503, "Interrupted", "what worked on this has ended; try again")

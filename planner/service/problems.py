@@ -100,6 +100,11 @@ def problem(status: int, title: str, detail: str) -> Mapping[str, Any]:
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
+def limit_reached(detail: str) -> Mapping[str, Any]:
+    """The problem document of what was ended since it took too much."""
+    return problem(422, "A limit was reached", detail)
+
+
 def encoded(found: Mapping[str, Any]) -> bytes:
     """A problem document as the body of an answer."""
     return json.dumps(found).encode()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from planner import __version__
 from planner.device import DeviceProfile, device_names, load_device
@@ -114,8 +113,3 @@ def versions() -> Mapping[str, str]:
         except PackageNotFoundError:
             found[package] = "none"
     return found
-
-
-def request_of(data: Mapping[str, Any]) -> PlanRequest:
-    """The request that `asdict` made data of."""
-    return PlanRequest(**data)

@@ -23,7 +23,7 @@ from typing import IO, Any, TypeVar
 from sqlalchemy.exc import DataError, DBAPIError
 
 from planner.service.confinement import bare_environment
-from planner.service.problems import problem
+from planner.service.problems import limit_reached, problem
 from planner.service.redaction import one_line
 from planner.service.settings import Settings
 from planner.service.store.jobs import LEASE_S, JobStatus, JobStore, Lease, Result
@@ -122,7 +122,7 @@ class Worker:
                 return _Outcome(problem=child.why_it_ended())
             if now - began > self._settings.limits.wall_s:
                 limit = f"the solve took longer than the {self._settings.limits.wall_s:g} s that one may take here"
-                return _Outcome(problem=problem(422, "A limit was reached", limit))
+                return _Outcome(problem=limit_reached(limit))
             if record is not None or now - renewed > RENEW_S:
                 renewed = now
                 if not self._renew(lease, progress):
@@ -245,10 +245,10 @@ class _Child:
         code = self._process.returncode
         if any(sign in self._stderr for sign in _OUT_OF_MEMORY):
             limit = f"the solve needs more than the {self._limits.memory_bytes / 1e9:.1f} GB that one may take here"
-            return problem(422, "A limit was reached", limit)
+            return limit_reached(limit)
         if code == -signal.SIGXCPU:
             limit = f"the solve took more than the {self._limits.cpu_s:g} s of CPU time that one may take here"
-            return problem(422, "A limit was reached", limit)
+            return limit_reached(limit)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         return problem(500, "The solve failed", f"its process ended with {how} and without an answer")
 

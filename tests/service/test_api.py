@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn")
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from planner.cli import main
-from planner.service.routes import plans
+from planner.service import security
 from planner.service.routes.plans import get_events
 from planner.service.security import RateLimiter, Streams
 from planner.service.settings import MIB, HelperLimits, QueueLimits
@@ -454,8 +454,8 @@ def test_the_rate_of_one_client_is_not_anothers_and_refills() -> None:
 
 def test_a_stream_ends_when_the_database_has_no_connection_free(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(
-        id=UNKNOWN, key="", name="a", request={}, status=JobStatus.QUEUED, created_at=0.0, started_at=None,
-        finished_at=None, attempt=0, progress=None, problem=None,
+        id=UNKNOWN, key="", name="a", budget="1GB", device=None, status=JobStatus.QUEUED, created_at=0.0,
+        started_at=None, finished_at=None, attempt=0, progress=None, problem=None,
     )  # fmt: skip
     answers = iter([job, PoolTimeoutError()])
 
@@ -475,7 +475,7 @@ def test_a_stream_ends_when_the_database_has_no_connection_free(monkeypatch: pyt
         stream = await get_events(UNKNOWN, service, request)  # type: ignore[arg-type]
         return [str(part) async for part in stream.body_iterator]
 
-    monkeypatch.setattr(plans, "EVENT_S", 0.0)
+    monkeypatch.setattr(security, "EVENT_S", 0.0)
     (only,) = asyncio.run(watched())
     assert only.startswith("event: job\n")
 

@@ -24,7 +24,7 @@ def test_a_helper_that_was_killed_while_it_had_nothing_to_do_costs_no_answer() -
         (helper,) = set(children_of(os.getpid())) - set(before)
         os.kill(helper, signal.SIGKILL)
         eventually(lambda: not is_running(helper))
-        assert "gpt2" == pool.estimate(spec=SPEC.format(1), device="rtx-4090")["model"]
+        assert "gpt2" == pool.estimate("me", spec=SPEC.format(1), device="rtx-4090")["model"]
     finally:
         pool.close()
 
@@ -35,7 +35,7 @@ def test_a_helper_is_not_told_the_databases_password(monkeypatch: pytest.MonkeyP
     pool = HelperPool(Settings(database="sqlite://", helpers=HelperLimits(count=1)))
     try:
         (helper,) = set(children_of(os.getpid())) - set(before)
-        assert "gpt2" == pool.estimate(spec=SPEC.format(1), device="rtx-4090")["model"]
+        assert "gpt2" == pool.estimate("me", spec=SPEC.format(1), device="rtx-4090")["model"]
         environment = Path(f"/proc/{helper}/environ").read_bytes()
         assert b"PATH=" in environment
         assert b"secret" not in environment
@@ -47,13 +47,13 @@ def test_the_same_question_has_an_equal_answer_that_is_its_askers_own(monkeypatc
     monkeypatch.setattr(helper_pool, "_MOST_KNOWN", 2)
     pool = HelperPool(Settings(database="sqlite://"))
     try:
-        first = pool.estimate(spec=SPEC.format(1), device="rtx-4090")
+        first = pool.estimate("me", spec=SPEC.format(1), device="rtx-4090")
         asked: list[str] = []
         monkeypatch.setattr(helper_pool._Helper, "ask", lambda self, question: asked.append(question["what"]) or {})
-        again = pool.estimate(spec=SPEC.format(1), device="rtx-4090")
+        again = pool.estimate("me", spec=SPEC.format(1), device="rtx-4090")
         assert first == again
         again["verdict"] = "changed"
-        assert first == pool.estimate(spec=SPEC.format(1), device="rtx-4090")
+        assert first == pool.estimate("me", spec=SPEC.format(1), device="rtx-4090")
         assert [] == asked
     finally:
         pool.close()
@@ -74,10 +74,10 @@ def test_what_could_not_be_answered_is_asked_again_and_the_oldest_are_forgotten(
     pool = HelperPool(Settings(database="sqlite://"))
     try:
         for spec in ("a", "b", "c", "c", "a"):
-            assert {"spec": spec} == pool.estimate(spec=spec, device=None)
+            assert {"spec": spec} == pool.estimate("me", spec=spec, device=None)
         for _ in range(2):
             with pytest.raises(PlannerError, match="no"):
-                pool.estimate(spec="bad", device=None)
+                pool.estimate("me", spec="bad", device=None)
     finally:
         pool.close()
     assert ["a", "b", "c", "a", "bad", "bad"] == asked
@@ -90,6 +90,6 @@ def test_nothing_is_remembered_where_specs_may_name_files(monkeypatch: pytest.Mo
     )
     pool = HelperPool(Settings(database="sqlite://", allowed=frozenset({"/srv/device.yaml"})))
     try:
-        assert [1, 2] == [pool.estimate(spec="a", device=None) for _ in range(2)]
+        assert [1, 2] == [pool.estimate("me", spec="a", device=None) for _ in range(2)]
     finally:
         pool.close()

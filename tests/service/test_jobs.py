@@ -239,8 +239,11 @@ def test_a_worker_that_ends_puts_its_job_back_as_if_not_begun(store: JobStore) -
     job = submit(store)
     lease = store.lease("w1")
     assert lease is not None
+    begun = store.get(job.id)
+    assert begun is not None
+    assert begun.started_at is not None
     assert JobStatus.QUEUED is store.give_back(lease)
-    assert status(store, job) is JobStatus.QUEUED
+    assert job == store.get(job.id)
     again = store.lease("w2")
     assert again is not None
     assert again.attempt == 1
@@ -375,6 +378,16 @@ def test_pruning_deletes_what_ended_long_ago_with_its_result_and_nothing_else(
         assert [recent.id] == list(connection.execute(select(results.c.job_id)).scalars())
     assert 0 == store.prune(older_than_s=100)
     assert submit(store, "a").id != old.id
+
+
+def test_the_queue_works_where_transactions_are_stricter_by_default(database: Database, database_url: str) -> None:
+    if database.is_sqlite:
+        pytest.skip("SQLite has one kind of transaction")
+    stricter = f"ALTER DATABASE {database.engine.url.database} SET default_transaction_isolation TO 'serializable'"
+    with database.transaction() as connection:
+        connection.exec_driver_sql(stricter)
+    with opened(database_url) as new:  # connections that have it so
+        test_many_at_once_have_each_job_once(JobStore(new))
 
 
 def test_many_at_once_have_each_job_once(store: JobStore) -> None:

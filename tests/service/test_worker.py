@@ -1,6 +1,7 @@
 """Workers as processes: what ends a solve, what does not end the worker, and what is left when either is killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -143,6 +144,8 @@ def test_a_solve_that_fails_is_a_problem_that_names_no_file(
     log = (tmp_path / "log").read_text()
     assert "…/place: no such thing\\n\\x1b[31mplanner: all is well" in log
     assert "/secret" not in log
+    assert f"job {found.id}: begun, attempt 1\n" in log
+    assert re.search(f"job {found.id}: failed after [0-9.]+ s: {found.problem['detail']}\n", log)
 
 
 def test_a_solve_that_is_killed_is_a_problem(store: JobStore, worker: "subprocess.Popen[bytes]") -> None:
@@ -291,7 +294,6 @@ def test_models_that_want_100_gb_or_an_hour_are_stopped_and_others_solved(tmp_pa
     finally:
         stop(worker)
     problems = {name: now(store, job).problem for name, job in made.items()}
-    assert "16" not in str(problems["endless"])
     for name in ("greedy", "huge"):
         found = problems[name]
         assert found is not None

@@ -63,6 +63,7 @@ class Database:
                 self.engine = create_engine(
                     parsed.set(drivername="postgresql+psycopg"),
                     hide_parameters=True,
+                    isolation_level="READ COMMITTED",  # what the queue counts on, whatever the database's default is
                     pool_pre_ping=True,  # a connection that died with the database is found out before it is used
                     pool_size=POOL_SIZE,
                     connect_args={"connect_timeout": CONNECT_S, "tcp_user_timeout": SILENCE_MS},

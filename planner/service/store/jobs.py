@@ -377,8 +377,17 @@ class JobStore:
             if askers == 0:
                 self._end(connection, lease, JobStatus.CANCELLED)
                 return JobStatus.CANCELLED
-            values = {"status": JobStatus.QUEUED, "attempt": lease.attempt - 1, "lease_until": None, "worker": None}
-            connection.execute(update(jobs).where(_is_held(lease)).values(**values))
+            connection.execute(
+                update(jobs)
+                .where(_is_held(lease))
+                .values(
+                    status=JobStatus.QUEUED,
+                    attempt=lease.attempt - 1,
+                    started_at=None,
+                    lease_until=None,
+                    worker=None,
+                )
+            )
             return JobStatus.QUEUED
 
     def _end(self, connection: Connection, lease: Lease, status: JobStatus, **values: Any) -> bool:
