@@ -77,7 +77,6 @@ def serve(
     """
     with imports("planner serve", extra="serve"):
         from planner.service.processes import SETTINGS, LocalWorkers, check_address, listen
-        from planner.service.settings import as_text
         from planner.service.store.database import opened
         from planner.service.store.tokens import TokenStore
     is_open = not _is_loopback(host)
