@@ -209,6 +209,8 @@ class _Builder:
     max_nodes: int
     lines: dict[KeyPath, SourcePosition] = field(default_factory=dict)
     node_count: int = 0
+    # One for each document: it holds every node that it has seen, which a service would not survive.
+    scalars: yaml.constructor.SafeConstructor = field(default_factory=yaml.constructor.SafeConstructor)
 
     def build(self, node: yaml.Node, key_path: KeyPath) -> object:
         self.lines.setdefault(key_path, _position(node))
@@ -251,7 +253,7 @@ class _Builder:
         if node.tag in _NUMBER_TAGS and ":" in node.value:
             return node.value
         try:
-            value = _SCALARS.construct_object(node)
+            value = self.scalars.construct_object(node)
             str(value)  # fails where messages about it would: hexadecimal is read at any length
             return cast(object, value)
         except (ValueError, OverflowError, KeyError):
@@ -269,6 +271,3 @@ class _Builder:
 
 def _position(node: yaml.Node) -> SourcePosition:
     return SourcePosition(line=node.start_mark.line + 1, column=node.start_mark.column + 1)
-
-
-_SCALARS = yaml.constructor.SafeConstructor()

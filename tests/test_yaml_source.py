@@ -1,5 +1,6 @@
 """Files become plain data with line numbers, or one located error."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,14 @@ def test_any_text_is_data_or_a_located_error(text: str) -> None:
         parse_yaml(text, "a.yaml")
     except SpecError as error:
         assert error.path == "a.yaml"
+
+
+def test_nothing_of_what_was_read_stays() -> None:
+    def nodes() -> int:
+        gc.collect()
+        return sum(isinstance(one, yaml.Node) for one in gc.get_objects())
+
+    before = nodes()
+    for number in range(10):
+        parse_yaml(f"a: {number}\nb: [x, 1.5]\n", "f")
+    assert before == nodes()
