@@ -624,7 +624,6 @@ DATABASES = {
     "sqlite://": "found one without a file",
     "sqlite:///:memory:": "found one without a file",
     "planner.db": "expected a database URL such as",
-    "": "expected a database URL such as",
     "sqlite:////nowhere/at/all/p.db": "its folder has to exist",
     "sqlite:///folder": "the name be no folder's",
     "sqlite:///text.db": "file is not a database; name another file",
