@@ -120,6 +120,7 @@ _TITLES = {
     409: "Not yet",
     408: "Too slow",
     413: "Too large",
+    503: "Busy",
     429: "Too many requests",
 }
 

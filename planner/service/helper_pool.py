@@ -81,7 +81,6 @@ class _Helpers:
     def __init__(self, limits: HelperLimits) -> None:
         self._limits = limits
         self._most_of_one = max(1, limits.count - 1)
-        self._most_of_one_waiting = max(1, limits.most_waiting // 2)
         self._changed = threading.Condition()
         self._idle = [_Helper(limits) for _ in range(limits.count)]
         self._working: Counter[str] = Counter()
@@ -113,7 +112,7 @@ class _Helpers:
         with self._changed:
             if not self._is_free(client):
                 is_full = self._waiting.total() >= self._limits.most_waiting
-                if is_full or self._waiting[client] >= self._most_of_one_waiting:
+                if is_full or self._waiting[client] >= self._limits.most_waiting_of_one:
                     raise _busy()
                 _count(self._waiting, client, 1)
                 is_free = self._changed.wait_for(lambda: self._is_free(client), self._limits.longest_wait_s)

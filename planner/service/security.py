@@ -13,7 +13,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from planner.service.bodies import CLOSE, Body, too_large
+from planner.service.bodies import CLOSE, Body, Buffers, too_large
 from planner.service.problems import MEDIA_TYPE, encoded, problem
 from planner.service.redaction import fault, one_line
 from planner.service.settings import Settings
@@ -101,12 +101,13 @@ class Guard:
         self._settings = settings
         self._log = log
         self._limiter = RateLimiter(settings.requests_per_minute)
+        self._buffers = Buffers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = Body(scope, receive, self._settings)
+        body = Body(scope, receive, self._settings, self._buffers, client_of(scope))
         has_begun = is_last = False
 
         async def send_guarded(message: Message) -> None:
@@ -133,6 +134,8 @@ class Guard:
             self._log(f"{scope['method']} {one_line(scope['path'])}: {fault(error)}")
             if not has_begun:  # else the connection's end says that something is missing
                 await _refuse(send_guarded, problem(500, "A fault of the server", "what went wrong is in its log"))
+        finally:
+            body.close()
 
     def _refused(self, scope: Scope) -> tuple[Mapping[str, Any], Mapping[str, str]] | None:
         """The problem with a request that can be told before it is read, and headers for it."""

@@ -43,14 +43,16 @@ class HelperLimits:
         memory_bytes: Of address space, of one of them: the largest spec takes an eighth of it.
         deadline_s: For one answer. Configs that people write take milliseconds.
         most_waiting: Questions that may wait for one of them. Each holds one of the 40 threads that also look up
-            plans. Of one client: half as many.
+            plans.
+        most_waiting_of_one: The same of one client: as many as a script has connections.
         longest_wait_s: How long they may.
     """
 
     count: int = 3
     memory_bytes: int = 1024 * MIB
     deadline_s: float = 10.0
-    most_waiting: int = 16
+    most_waiting: int = 24
+    most_waiting_of_one: int = 16
     longest_wait_s: float = 5.0
 
 

@@ -7,7 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from select import select
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -19,16 +21,18 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
 
 from planner.cli import main
 from planner.service import security
+from planner.service.bodies import Buffers
 from planner.service.routes.plans import get_events
 from planner.service.security import RateLimiter, Streams
 from planner.service.settings import MIB, HelperLimits, QueueLimits
 from planner.service.store.database import Database
 from planner.service.store.jobs import Job, JobStatus, JobStore, Result
 from planner.service.store.tokens import Scope, TokenStore
-from tests.service.processes import Answer, Server, serving, settings_for, spec_of, tiny
+from tests.service.processes import Answer, Server, eventually, serving, settings_for, spec_of, tiny
 
 LLAMA = "model: {preset: llama-3-8b}\nbatch: {micro_batch: 1, sequence_length: 512}\n"
 UNKNOWN = "0" * 32
@@ -302,6 +306,32 @@ def test_a_large_form_is_refused_and_the_way_of_the_page_taken(sign: bytes, serv
 def test_who_sends_too_much_is_answered_all_the_same(server: Server) -> None:
     found = problem_in(server.ask("POST", "/v1/lint", b" " * 50_000_000), 413)
     assert "at most 4,194,304 bytes" in found["detail"]
+
+
+def test_bodies_take_so_much_memory_of_one_client_and_of_all() -> None:
+    buffers = Buffers(of_one=10, of_all=15)
+    buffers.take("a", 10)
+    with pytest.raises(HTTPException, match="too much is being sent at once"):
+        buffers.take("a", 1)
+    buffers.take("b", 5)
+    with pytest.raises(HTTPException, match="too much is being sent at once"):
+        buffers.take("c", 1)
+    buffers.give_back("a", 10)
+    buffers.take("c", 10)
+
+
+def test_bodies_that_are_never_finished_leave_room_for_others(server: Server) -> None:
+    held = []
+    for _ in range(20):
+        held.append(socket.create_connection(("127.0.0.1", server.port)))
+        with suppress(OSError):
+            held[-1].sendall(HEAD + b"content-length: 4194304\r\n\r\n" + b" " * 4_000_000)
+    refused = sum(bool(select([one], [], [], 1.0)[0]) for one in held)
+    assert 4 == refused  # of 20 that are 4 MB each, 16 have room in 64 MiB
+    assert 200 == server.post("/v1/lint", {"content": "a: 1"}, **{"x-forwarded-for": "192.0.2.1"}).status
+    for one in held:
+        one.close()
+    eventually(lambda: server.post("/v1/lint", {"content": "a: 2" * 100_000}).status == 200)
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -1,10 +1,12 @@
 """What is left of texts where others may read them."""
 
+import logging
+
 import pytest
 
 from planner.errors import TraceError
 from planner.service.problems import problem_of
-from planner.service.redaction import fault, one_line
+from planner.service.redaction import discreet, fault, one_line
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,11 @@ def test_a_fault_is_a_line_that_says_where_it_is() -> None:
 
 def test_a_problem_names_no_file_of_the_server() -> None:
     assert "cannot read …/a.json" == problem_of(TraceError("cannot read /srv/models/a.json"))["detail"]
+
+
+def test_a_log_of_requests_has_no_tokens_and_nothing_that_a_terminal_obeys() -> None:
+    token = "planner_" + "aB3-_" * 8
+    said = ("\x9b31m evil", f"/v1/plans?token={token}&q=a%2Fb", 200)
+    record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, '%s "GET %s" %d', said, None)
+    assert discreet(record)
+    assert '\\x9b31m evil "GET /v1/plans?token=planner_…&q=a%2Fb" 200' == record.getMessage()
