@@ -9,7 +9,7 @@ from planner.commands.guards import imports
 from planner.commands.options import Number, database_option
 from planner.commands.output import say
 from planner.errors import PlannerError, UnitError
-from planner.service.settings import MIB, Settings, SolveLimits
+from planner.service.settings import MIB, Settings, SolveLimits, as_text
 from planner.units import parse_bytes
 
 _LIMITS = SolveLimits()

@@ -58,7 +58,7 @@ def hurried(folder: Path) -> Iterator[Server]:
     settings = settings_for(
         f"sqlite:///{folder}/hurried.db",
         helpers=HelperLimits(deadline_s=1.0),
-        body_deadline_s=1.0,
+        body_deadline_s=3.0,
         streams_per_client=2,
         longest_stream_s=2.0,
     )
