@@ -224,6 +224,8 @@ def attacks(client: Client, job: str) -> Iterator[tuple[str, Callable[[], str]]]
     yield "headers, a byte a second", lambda: _dripped(client, b"GET /" + head + b"x: ")
     yield "a body, the same", lambda: _dripped(client, b"POST /v1/lint" + head + b"content-length: 999\r\n\r\n")
     yield "a body after its answer", lambda: _dripped(client, b"GET /healthz" + head + b"content-length: 999\r\n\r\n")
+    begun = b"POST /v1/lint" + head + b"content-length: 4194304\r\n\r\n" + b" " * 4_000_000
+    yield "300 bodies of 4 MB, not finished", lambda: _held(client, 300, begun, 2.0)
     yield "3,000 idle connections", lambda: _held(client, 3000, b"", 5.0)
     watch = b"GET /v1/plans/" + job.encode() + b"/events" + head + b"\r\n"
     yield "400 watchers", lambda: _held(client, 400, watch, 5.0)
