@@ -270,6 +270,7 @@ class Master:
         self._columns: list[dict[Option, Any]] = [{} for _ in self._cells]
         self._budget_bytes = budget_bytes
         self._rounded: dict[RoundedWindow, Any] = {}
+        self._answer = _Answer(shares=tuple({} for _ in self._cells), binding=(), rounded=())
         self._add_link(pool.chain)
         for window in rounded:
             self._add_rounded(window)
@@ -303,11 +304,8 @@ class Master:
 
     def tighten(self) -> bool:
         """Add rounded rows that the last answer breaks; say whether there are any. No plan breaks them."""
-        binding = {Window(place=j): None for j, row in enumerate(self._peak) if row.dual_value() < -_NOISE}
-        if self._first.dual_value() < -_NOISE:
-            binding[Window(place=self._last, is_first=True)] = None
-        binding |= {rounded.window: None for rounded in self.binding}
-        found = [(broken_bytes, window, row) for window in binding for broken_bytes, row in self._broken(window)]
+        windows = dict.fromkeys((*self._answer.binding, *(rounded.window for rounded in self._answer.rounded)))
+        found = [(broken_bytes, window, row) for window in windows for broken_bytes, row in self._broken(window)]
         found.sort(key=lambda one: -one[0])
         before = len(self._rounded)
         for _, window, row in found[:_ROUNDED_ROWS]:
@@ -317,17 +315,16 @@ class Master:
     @property
     def binding(self) -> tuple["RoundedWindow", ...]:
         """The rounded rows that the last answer is up against."""
-        return tuple(rounded for rounded, row in self._rounded.items() if row.dual_value() < -_NOISE)
+        return self._answer.rounded
 
     def _broken(self, window: "Window") -> list[tuple[float, RoundedRow]]:
         """The rounded forms of a window's row that the last answer breaks."""
         shares: list[dict[int, float]] = []
         for j in range(window.place + 1):
             terms: dict[int, float] = {}
-            for option, share in self._columns[j].items():
-                if share.solution_value() > _NOISE:
-                    size_bytes = self._term_bytes(window, j, option)
-                    terms[size_bytes] = terms.get(size_bytes, 0.0) + share.solution_value()
+            for option, share in self._answer.shares[j].items():
+                size_bytes = self._term_bytes(window, j, option)
+                terms[size_bytes] = terms.get(size_bytes, 0.0) + share
             shares.append(terms)
         return broken_rows(
             shares,
@@ -358,6 +355,7 @@ class Master:
         with_chains = False
         while True:
             self._solve()
+            self._answer = self._read()
             value_ns = self._objective.Value() * self._unit_ns
             excess_bytes = self._excess.solution_value() * _GB
             duals = _Duals.read(self)
@@ -405,6 +403,19 @@ class Master:
                 return
         raise AssertionError("the master program has a solution: everything may exceed the budget")
 
+    def _read(self) -> "_Answer":
+        binding = [Window(place=j) for j, row in enumerate(self._peak) if row.dual_value() < -_NOISE]
+        if self._first.dual_value() < -_NOISE:
+            binding.append(Window(place=self._last, is_first=True))
+        return _Answer(
+            shares=tuple(
+                {option: value for option, share in columns.items() if (value := share.solution_value()) > _NOISE}
+                for columns in self._columns
+            ),
+            binding=tuple(binding),
+            rounded=tuple(rounded for rounded, row in self._rounded.items() if row.dual_value() < -_NOISE),
+        )
+
     def _take_pool(self) -> None:
         for j, cell in enumerate(self._cells):
             for option in self._pool.options(cell.template):
@@ -413,10 +424,9 @@ class Master:
     def _support(self) -> dict[int, dict[Option, float]]:
         found: dict[int, dict[Option, float]] = {}
         for j, cell in enumerate(self._cells):
-            for option, share in self._columns[j].items():
-                if share.solution_value() > _NOISE:
-                    shares = found.setdefault(cell.template, {})
-                    shares[option] = shares.get(option, 0.0) + share.solution_value()
+            for option, share in self._answer.shares[j].items():
+                shares = found.setdefault(cell.template, {})
+                shares[option] = shares.get(option, 0.0) + share
         return found
 
     def _add(self, j: int, option: Option) -> bool:
@@ -536,6 +546,21 @@ class Master:
         if option.leaving:
             reduced -= duals.flow_ns[option.leaving][j]
         return reduced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What the program said when it was last solved: once options are added to it, it can no longer be asked.
+
+    Attributes:
+        shares: per cell, its options with a positive share.
+        binding: the windows whose rows it is up against.
+        rounded: the same of rounded rows.
+    """
+
+    shares: tuple[Mapping[Option, float], ...]
+    binding: tuple[Window, ...]
+    rounded: tuple[RoundedWindow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from planner.solving.cells import Demand, cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed, chain_solver
 from planner.solving.interruptible import run
-from planner.solving.master import Column
+from planner.solving.master import Column, Master
 from planner.solving.model import RetentionModel, replay_windows
 from planner.solving.options import Amount, Prices, Stairs, Template
 from planner.solving.rounding import Rounding
@@ -339,6 +339,27 @@ def test_no_share_of_a_cell_is_held(roundings: int, bound_ms: int, monkeypatch: 
     assert found.timeline is not None
     assert 30 * MS == found.timeline.recompute_ns
     assert bound_ms * MS == pytest.approx(found.bound_ns, rel=1e-3)  # peaks are rounded
+
+
+def test_what_an_answer_breaks_is_known_after_options_were_added_to_the_program(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    problem, starts = cells_alike(5)
+    pool = ChainSolver(problem, cut(problem, starts))._pool
+    later = time.monotonic() + 60
+    pool.prepare(later)
+    master = Master(pool, 5 * GB)
+    known = master.relax(tolerance=0.0, deadline=later).columns[0][0].option
+
+    def find_one_and_stop(*_: object, **__: object) -> None:
+        assert master._add(0, replace(known, replay_ns=known.replay_ns + 1))
+        raise OutOfTime
+
+    monkeypatch.setattr(master, "_generate", find_one_and_stop)
+    master.relax(tolerance=0.0, deadline=later)
+
+    assert master.tighten()
+    assert "" == capfd.readouterr().err  # where OR-Tools says that it is asked for what it no longer knows
 
 
 def step_of_prices(draw: st.DrawFn, sizes: Sequence[int]) -> Stairs:
