@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import click
@@ -105,6 +106,7 @@ def serve(
     opened.close()
     if settings.needs_tokens and not has_token:
         raise ServeError("there is no token yet that could be sent; make one: planner token create NAME --db ...")
+    _check_address(host, port)
     os.environ[SETTINGS] = as_text(settings)
     with LocalWorkers(workers, settings, say):
         listen(host, port, processes)
@@ -146,6 +148,18 @@ def _settings(
         raise click.BadParameter(str(error), param_hint="--job-memory") from None
     limits = SolveLimits(wall_s=job_time, memory_bytes=memory_bytes)
     return Settings(database=database, allowed=frozenset(allowed), needs_tokens=needs_tokens, limits=limits)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Returns when the address can be bound now; uvicorn would say otherwise only after workers have started."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does
+            probe.bind(address)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ServeError(f"{host}:{port} cannot be listened on: {reason}; give another --port or --host") from error
 
 
 def _is_loopback(host: str) -> bool:

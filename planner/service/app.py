@@ -89,11 +89,16 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         parts = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
+        if any(one["loc"] == ("body",) for one in error.errors()) and not _is_json(request):
+            parts = ["body: expected JSON; send content-type: application/json"]  # curl -d alone says it is a form
         return _problem(request, problem(422, "The request cannot be used", "; ".join(parts)))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), str(error.detail))
+        detail = str(error.detail)
+        if detail == HTTPStatus.NOT_FOUND.phrase:  # no route, so nobody said what is missing
+            detail = f"there is nothing at {request.url.path}; /openapi.json has what there is"
+        found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), detail)
         return _problem(request, found, dict(error.headers or {}))
 
     @app.exception_handler(DBAPIError)
@@ -105,6 +110,10 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(PoolTimeoutError)
     async def database_slow(request: Request, error: PoolTimeoutError) -> Response:
         return _problem(request, _away())
+
+
+def _is_json(request: Request) -> bool:
+    return "json" in request.headers.get("content-type", "")
 
 
 def _away() -> Mapping[str, Any]:

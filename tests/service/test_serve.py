@@ -1,14 +1,17 @@
 """`planner serve` as a command: one that is told to end and one that is killed leave nothing behind."""
 
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("uvicorn")
 
+from planner.cli import main
 from tests.service.processes import Server, children_of, eventually, is_running, running, start_command
 
 
@@ -22,6 +25,29 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 def descendants(pid: int) -> set[int]:
     return {pid}.union(*(descendants(child) for child in children_of(pid)))
+
+
+def test_a_port_that_is_taken_is_an_error_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+
+        result = CliRunner().invoke(main, ["serve", "--port", str(port), "--db", f"sqlite:///{tmp_path}/p.db"])
+
+    assert 2 == result.exit_code
+    expected = f"planner: error: 127.0.0.1:{port} cannot be listened on: address already in use; give another --port"
+    assert f"{expected} or --host\n" == result.stderr
+
+
+def test_a_host_that_is_none_is_an_error_in_one_line(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/p.db"
+    CliRunner().invoke(main, ["token", "create", "me", "--db", database])
+
+    result = CliRunner().invoke(main, ["serve", "--host", "no such host", "--db", database])
+
+    assert 2 == result.exit_code
+    assert result.stderr.startswith("planner: error: no such host:8080 cannot be listened on: ")
 
 
 @pytest.mark.slow
