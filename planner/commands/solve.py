@@ -10,7 +10,6 @@ from planner.commands.guards import calm, imports, no_exit, second_interrupt_end
 from planner.commands.interrupts import is_interrupt
 from planner.commands.options import (
     budget_bytes_of,
-    device_of,
     gap_option,
     host_budget_bytes_of,
     host_budget_option,
@@ -19,9 +18,11 @@ from planner.commands.options import (
     quiet_option,
     sizes,
     time_limit_option,
+    timed_device_of,
     verbose_option,
+    warn_of_budget,
 )
-from planner.commands.output import STDOUT, Report, print_json, progress, say
+from planner.commands.output import STDOUT, Report, print_json, progress
 from planner.commands.tracing import trace_run
 from planner.errors import InfeasibleError, SolveInterrupted
 from planner.files import check_writable
@@ -121,13 +122,12 @@ def solve(
     report = progress(quiet)
     budget_bytes = budget_bytes_of(budget)
     run = load_run(spec)
-    profile = device_of(run, device)
+    profile = timed_device_of(run, device, report)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
     if output != STDOUT:
         check_writable(path)
-    if budget_bytes > profile.memory_bytes:
-        say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
+    warn_of_budget(budget, budget_bytes, profile)
     if server is not None:
         from planner.commands.remote import RemoteSolve, client_of, solve_remotely
 
