@@ -1035,6 +1035,11 @@ def test_an_interrupted_rehearsal_shows_the_plan_that_was_rehearsed(spec: str, m
     assert not Path("model.plan.yaml").exists()
 
 
+def test_the_list_of_commands_says_what_each_is_for_without_cutting_it_off() -> None:
+    lines = run("--help").stdout.partition("Commands:")[2].split("\n")
+    assert not [line for line in lines if line.endswith("...")]
+
+
 # ---- the README
 
 

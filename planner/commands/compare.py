@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NOTHING_FITS = 1  # as for `planner solve`
 
 
-@click.command()
+@click.command(short_help="Show what each way to save memory does; recommend one.")
 @click.argument("spec")
 @click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
 @host_budget_option

@@ -21,7 +21,7 @@ from planner.commands.output import print_json, progress
 from planner.commands.tracing import trace_run
 
 
-@click.command()
+@click.command(short_help="Show what every memory budget would cost.")
 @click.argument("spec")
 @click.option(
     "--points",

@@ -85,7 +85,7 @@ class _Given:
         return self.stdin_filename is not None or self.paths == (STDOUT,)
 
 
-@click.command()
+@click.command(short_help="Check training configs of other tools.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--dialect", metavar="NAME", callback=dialect_of, help="Take every file for a config of this framework.")
 @click.option(

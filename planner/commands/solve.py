@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from planner.tracing import Step
 
 
-@click.command()
+@click.command(short_help="Find the cheapest plan that fits a memory budget.")
 @click.argument("spec")
 @click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
 @host_budget_option

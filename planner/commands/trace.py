@@ -11,7 +11,7 @@ from planner.commands.output import print_json, progress
 from planner.commands.tracing import trace_run
 
 
-@click.command()
+@click.command(short_help="Show what a training step computes and saves.")
 @click.argument("spec")
 @click.option(
     "--graph", "graph_file", metavar="FILE.json", help="Write the op graph there, as networkx node-link JSON."

@@ -9,7 +9,7 @@ from planner.commands.options import json_option, load_run, quiet_option, verbos
 from planner.commands.output import print_json, progress
 
 
-@click.command()
+@click.command(short_help="Run real steps without and with a plan, and compare.")
 @click.argument("spec")
 @click.argument("plan_file", metavar="PLAN")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
