@@ -1035,6 +1035,16 @@ def test_an_interrupted_rehearsal_shows_the_plan_that_was_rehearsed(spec: str, m
     assert not Path("model.plan.yaml").exists()
 
 
+@pytest.mark.parametrize("arguments", [("solve", "--budget", "1GB", "-o"), ("trace", "--graph")])
+def test_no_command_writes_over_the_spec_that_it_reads(spec: str, arguments: tuple[str, ...]) -> None:
+    before = Path(spec).read_text()
+
+    result = run(arguments[0], spec, *arguments[1:], f"./{spec}")
+
+    assert (2, before) == (result.exit_code, Path(spec).read_text())
+    assert f"planner: error: {spec}: is what was read, and would be lost; name another file\n" == result.stderr
+
+
 def test_the_list_of_commands_says_what_each_is_for_without_cutting_it_off() -> None:
     lines = run("--help").stdout.partition("Commands:")[2].split("\n")
     assert not [line for line in lines if line.endswith("...")]

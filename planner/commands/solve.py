@@ -25,7 +25,7 @@ from planner.commands.options import (
 from planner.commands.output import STDOUT, Report, print_json, progress
 from planner.commands.tracing import trace_run
 from planner.errors import InfeasibleError, SolveInterrupted
-from planner.files import check_writable
+from planner.files import check_apart, check_writable
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
@@ -106,7 +106,7 @@ def solve(
     \b
     Examples:
       planner solve examples/llama-3-8b.yaml --budget 40GB
-      planner solve model.yaml --budget 22GiB --device rtx-4090 -o plans/4090.yaml
+      planner solve model.yaml --budget 22GiB --device rtx-4090 -o 4090.plan.yaml
       planner solve model.yaml --budget 80GB --objective throughput --micro-batches 8,16,24,32
       planner solve model.yaml --budget 40GB --json --quiet | jq .predicted_peak_bytes
       planner solve model.yaml --budget 40GB --server https://planner.example.org
@@ -127,6 +127,7 @@ def solve(
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
     if output != STDOUT:
         check_writable(path)
+        check_apart(path, [spec])
     warn_of_budget(budget, budget_bytes, profile)
     if server is not None:
         from planner.commands.remote import RemoteSolve, client_of, solve_remotely
