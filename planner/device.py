@@ -17,6 +17,7 @@ from planner.validation import check, did_you_mean
 from planner.yaml_source import SourcedDocument, load_yaml
 
 DEFAULT_DEVICE = "h100-80gb"
+_ASSUMED = f"assumed from {DEFAULT_DEVICE}"  # the source of what a description leaves out
 
 _LONGEST_NAME = 100
 _PROFILES = Path(__file__).with_name("profiles")
@@ -127,6 +128,11 @@ class DeviceProfile:
     rates: Mapping[Kind, Mapping[str, RateCurve]] = field(default_factory=dict)
     reference_s: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def assumed_rates(self) -> tuple[str, ...]:
+        """The keys of what tells devices apart in speed, and of the host's memory, that the description left out."""
+        return tuple(key for key in _RATE_KEYS if self.sources.get(key) == _ASSUMED)
+
     def host_budget(self, asked: str | int | None) -> int:
         """Bytes of host memory that a plan may use.
 
@@ -141,11 +147,9 @@ class DeviceProfile:
 
 
 # The keys that a device described in a spec may leave out.
+_RATE_KEYS = ("peak_flops_per_s", "memory_bytes_per_s", "host_link_bytes_per_s", "host_memory")
 _ASSUMED_KEYS = (
-    "peak_flops_per_s",
-    "memory_bytes_per_s",
-    "host_link_bytes_per_s",
-    "host_memory",
+    *_RATE_KEYS,
     "matmul_efficiency",
     "attention_efficiency",
     "bandwidth_efficiency",
@@ -241,7 +245,7 @@ def _build(document: SourcedDocument, *, default_name: str) -> DeviceProfile:
         default = load_device(DEFAULT_DEVICE)
         sizes.setdefault("host_memory", default.host_memory_bytes)
         data = {**{key: getattr(default, key) for key in left_out if key != "host_memory"}, **data}
-        sources |= dict.fromkeys(left_out, f"assumed from {DEFAULT_DEVICE}")
+        sources |= dict.fromkeys(left_out, _ASSUMED)
     return DeviceProfile(
         name=name,
         memory_bytes=sizes["memory"],

@@ -6,7 +6,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -105,12 +105,28 @@ def check_writable(path: "str | Path") -> None:
             tempfile.TemporaryFile(dir=os.path.dirname(target)).close()
 
 
+def check_apart(path: "str | Path", read: "Iterable[str | Path]") -> None:
+    """Returns when the path, which is to be written, is none of the files that were read.
+
+    Raises:
+        OutputError: it is one of them, under this name or another.
+    """
+    if not os.path.exists(path):
+        return
+    for other in read:
+        if os.path.isfile(other) and os.path.samefile(path, other):
+            raise OutputError("is what was read, and would be lost", path=str(path), hint="name another file")
+
+
 @contextmanager
 def _write_errors(path: "str | Path") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror}", path=str(path)) from error
+        folder = os.path.dirname(path)
+        is_absent = error.errno == errno.ENOENT and folder and not os.path.exists(folder)
+        reason = f"there is no folder {folder}" if is_absent else error.strerror
+        raise OutputError(f"cannot be written: {reason}", path=str(path)) from error
 
 
 def _umask() -> int:

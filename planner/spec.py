@@ -511,6 +511,11 @@ def _plain(value: object) -> object:
 def _checked(document: SourcedDocument, *, directory: Path) -> RunSpec:
     if isinstance(document.data, dict) and document.data.keys() >= {"version", "decisions"}:
         raise document.error("this is a plan, expected a spec", hint="name the one it was made for")
+    if isinstance(document.data, dict) and "model_type" in document.data:
+        names = document.data.get("architectures")
+        name = names[0] if isinstance(names, list) and names else "CLASS"
+        model = f"model: {{transformers: {name}, config_file: {Path(document.path).name}}}"
+        raise document.error("this is a model's config, expected a spec", hint=f"write one with {model}, and batch")
     check(document, "model")
     return _build(document, directory=directory)
 

@@ -118,7 +118,7 @@ def verify(
     report(f"running {plan.model.name} on {device}")
     if place.type == "cpu":
         notes.append("oneDNN is off: PyTorch's own kernels run, whose workspaces are counted in the prediction")
-    return compare(live, plan, place, steps=steps, notes=tuple(notes))
+    return compare(live, plan, place, steps=steps, notes=tuple(notes), report=report)
 
 
 def _runnable(spec: RunSpec, layers: int | None, notes: list[str]) -> RunSpec:
@@ -182,7 +182,15 @@ def _span(plan: Plan) -> tuple[int, int]:
     return min(peaks), max(peaks)
 
 
-def compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes: tuple[str, ...] = ()) -> Verification:
+def compare(
+    live: LiveRun,
+    plan: Plan,
+    place: torch.device,
+    *,
+    steps: int,
+    notes: tuple[str, ...] = (),
+    report: Report = lambda _: None,
+) -> Verification:
     """Run steps of a live model without and with a plan that was made for the kernels of this device.
 
     Args:
@@ -191,12 +199,16 @@ def compare(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes
         place: where the model is; on a CPU oneDNN is switched off meanwhile.
         steps: timed steps of each kind.
         notes: what differs from the run that the plan was made for.
+        report: called with lines of progress.
     """
     with torch.backends.mkldnn.flags(enabled=place.type != "cpu"):
-        return _compared(live, plan, place, steps=steps, notes=notes)
+        return _compared(live, plan, place, steps=steps, notes=notes, report=report)
 
 
-def _compared(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes: tuple[str, ...]) -> Verification:
+def _compared(
+    live: LiveRun, plan: Plan, place: torch.device, *, steps: int, notes: tuple[str, ...], report: Report
+) -> Verification:
+    report(f"comparing loss and gradients of {1 + 2 * _COMPARED_FORWARDS} steps")
     loss, gradients = _gradients(live)
     buffers = [buffer.clone() for buffer in live.module.buffers()]
     unsteady = _unsteady(live, loss, gradients)
@@ -219,6 +231,7 @@ def _compared(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, not
     finally:
         applied.remove()
     del gradients
+    report("measuring memory without and with the plan")
     baseline_memory = _peak(live, place)
     applied = apply(live.module, plan)
     try:
@@ -228,7 +241,7 @@ def _compared(live: LiveRun, plan: Plan, place: torch.device, *, steps: int, not
         fallbacks += applied.fallbacks
     finally:
         applied.remove()
-    step_s, baseline_step_s = _times(live, plan, place, steps)
+    step_s, baseline_step_s = _times(live, plan, place, steps, report)
     return Verification(
         device=str(place),
         budget_bytes=plan.budget_bytes,
@@ -293,13 +306,14 @@ def _peak(live: LiveRun, place: torch.device) -> Memory:
     return measure_peak(live.step, resident=live.resident(), device=place)
 
 
-def _times(live: LiveRun, plan: Plan, place: torch.device, steps: int) -> tuple[float, float]:
+def _times(live: LiveRun, plan: Plan, place: torch.device, steps: int, report: Report) -> tuple[float, float]:
     """Median seconds of a step with and without the plan, taken in turns so that drift hits both."""
     planned, plain = [], []
     applied = apply(live.module, plan)
     try:
         _settle(live, applied)
-        for _ in range(steps):
+        for number in range(1, steps + 1):
+            report(f"timing step {number} of {steps}")
             planned.append(seconds(live.step, place))
             with applied.paused():
                 plain.append(seconds(live.step, place))

@@ -507,6 +507,20 @@ def test_every_example_and_benchmark_can_be_read_and_plans_for_its_device() -> N
         load_device(load(path).device, directory=path.parent)
 
 
+def test_what_a_device_is_given_without_is_said_where_times_are_predicted(spec: str, tmp_path: Path) -> None:
+    bare, whole = tmp_path / "bare.yaml", tmp_path / "whole.yaml"
+    bare.write_text("memory: 24GB\nmemory_bytes_per_s: 9.0e11\nhost_memory: 0GB\n")
+    rates = "peak_flops_per_s: {float32: 3.0e13}\nhost_link_bytes_per_s: 2.0e10\n"
+    whole.write_text(bare.read_text() + rates)
+
+    said, silent = (run("solve", spec, "--budget", "1GB", "--device", str(path)).stderr for path in (bare, whole))
+
+    assert (
+        "planner: bare is given without peak_flops_per_s, host_link_bytes_per_s: an h100-80gb's are assumed\n" in said
+    )
+    assert "are assumed" not in silent
+
+
 def test_a_budget_above_the_devices_memory_is_a_warning(spec: str) -> None:
     result = run("solve", spec, "--budget", "41GB", "--device", "a100-40gb", "--quiet")
     assert 0 == result.exit_code
@@ -1021,6 +1035,21 @@ def test_an_interrupted_rehearsal_shows_the_plan_that_was_rehearsed(spec: str, m
     assert not Path("model.plan.yaml").exists()
 
 
+@pytest.mark.parametrize("arguments", [("solve", "--budget", "1GB", "-o"), ("trace", "--graph")])
+def test_no_command_writes_over_the_spec_that_it_reads(spec: str, arguments: tuple[str, ...]) -> None:
+    before = Path(spec).read_text()
+
+    result = run(arguments[0], spec, *arguments[1:], f"./{spec}")
+
+    assert (2, before) == (result.exit_code, Path(spec).read_text())
+    assert f"planner: error: {spec}: is what was read, and would be lost; name another file\n" == result.stderr
+
+
+def test_the_list_of_commands_says_what_each_is_for_without_cutting_it_off() -> None:
+    lines = run("--help").stdout.partition("Commands:")[2].split("\n")
+    assert not [line for line in lines if line.endswith("...")]
+
+
 # ---- the README
 
 
@@ -1045,3 +1074,18 @@ def test_the_readme_shows_what_the_command_prints() -> None:
     # From there on the report has times, and which of several equally good plans it is.
     for line in result.stdout.partition("Solver")[0].splitlines():
         assert line in sample
+
+
+def rows_of_techniques(text: str) -> set[str]:
+    """The rows of tables of techniques, without their numbers and widths; how good solved plans are depends on time."""
+    lines = [line for line in text.splitlines() if line.endswith(("traced", "closed")) and "plan" not in line]
+    return {" ".join(line.split()[1:]) for line in lines}
+
+
+@pytest.mark.slow
+def test_the_page_on_compare_shows_what_the_command_prints() -> None:
+    result = run("compare", str(ROOT / "examples/llama-3-8b.yaml"), "--budget", "40GB", "--time-limit", "1")
+    assert 0 == result.exit_code
+    printed = rows_of_techniques(result.stdout)
+    assert 30 == len(printed)
+    assert printed <= rows_of_techniques((ROOT / "docs/compare.md").read_text())

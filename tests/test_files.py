@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import OutputError
-from planner.files import check_writable, write_whole
+from planner.files import check_apart, check_writable, write_whole
 
 
 def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> None:
@@ -42,3 +42,19 @@ def test_a_place_that_cannot_be_written_is_known_before_the_work(tmp_path: Path)
     check_writable(tmp_path / "old.yaml")
     check_writable(tmp_path / "new.yaml")
     assert ["old.yaml"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=f"cannot be written: there is no folder {tmp_path}/no$"):
+        write_whole(tmp_path / "no" / "plan.yaml", "x")
+
+
+def test_what_was_read_is_not_written_over_under_any_name(tmp_path: Path) -> None:
+    spec, link = tmp_path / "model.yaml", tmp_path / "link.yaml"
+    spec.write_text("old")
+    link.symlink_to("model.yaml")
+    for path in (spec, link, tmp_path / "." / "model.yaml"):
+        with pytest.raises(OutputError, match="is what was read, and would be lost; name another file"):
+            check_apart(path, [tmp_path, tmp_path / "absent", spec])
+    check_apart(tmp_path / "new.yaml", [spec])
+    check_apart(tmp_path / "new.yaml", [tmp_path / "new.yaml"])

@@ -269,6 +269,17 @@ def test_colours_are_forced_and_forbidden_by_the_usual_variables(
     assert "\033[" not in Path("findings.txt").read_text()
 
 
+@pytest.mark.parametrize("arguments", [("-o",), ("--write-baseline",), ("--diff", "-o"), ("--fix", "-o")])
+def test_no_findings_are_written_over_a_config_that_was_checked(arguments: tuple[str, ...]) -> None:
+    config = "base_model: m\ndatasets:\n  - path: d\ncontext_parapllel_size: 2\n"
+    write("train.yaml", config)
+
+    result = planner("lint", ".", *arguments, "train.yaml")
+
+    assert (2, config) == (result.exit_code, Path("train.yaml").read_text())
+    assert "train.yaml: is what was read, and would be lost; name another file" in result.stderr
+
+
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*COMMAND, *arguments],

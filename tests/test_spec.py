@@ -299,3 +299,14 @@ def test_whatever_a_key_holds_the_answer_is_a_spec_or_a_sentence(key: str, value
 def test_a_plan_in_place_of_a_spec_is_called_so() -> None:
     with pytest.raises(SpecError, match="this is a plan, expected a spec; name the one it was made for"):
         from_mapping({"version": 1, "model": {"name": "gpt2"}, "decisions": []})
+
+
+def test_a_models_config_in_place_of_a_spec_is_called_so_with_the_spec_to_write(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}')
+
+    with pytest.raises(SpecError) as caught:
+        load(file)
+
+    assert f"{file}:1: this is a model's config, expected a spec" == str(caught.value).partition(";")[0]
+    assert "model: {transformers: Qwen3ForCausalLM, config_file: config.json}, and batch" in str(caught.value)

@@ -7,16 +7,17 @@ import click
 from planner.commands.guards import imports, second_interrupt_ends
 from planner.commands.options import (
     budget_bytes_of,
-    device_of,
     host_budget_bytes_of,
     host_budget_option,
     json_option,
     load_run,
     quiet_option,
     time_limit_option,
+    timed_device_of,
     verbose_option,
+    warn_of_budget,
 )
-from planner.commands.output import print_json, progress, say
+from planner.commands.output import print_json, progress
 from planner.commands.tracing import trace_run
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _NOTHING_FITS = 1  # as for `planner solve`
 
 
-@click.command()
+@click.command(short_help="Show what each way to save memory does; recommend one.")
 @click.argument("spec")
 @click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
 @host_budget_option
@@ -63,14 +64,13 @@ def compare(
     report = progress(quiet)
     budget_bytes = budget_bytes_of(budget)
     run = load_run(spec)
-    profile = device_of(run, device)
+    profile = timed_device_of(run, device, report)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     with imports("planner compare"):
         from planner.comparison import growing_comparison
         from planner.reporting.compare import compare_document, compare_text
         from planner.solving.search import Limits
-    if budget_bytes > profile.memory_bytes:
-        say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
+    warn_of_budget(budget, budget_bytes, profile)
 
     def trace(changed: "RunSpec") -> "OpGraph":
         return trace_run(changed, report=report, verbose=verbose)[1]

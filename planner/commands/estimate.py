@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planner.spec import RunSpec
 
 
-@click.command()
+@click.command(short_help="Say whether a run fits its GPU, without torch.")
 @click.argument("spec")
 @click.option("--device", metavar="NAME|FILE", help="A name from `planner devices` or a profile file.")
 @click.option("--explain", is_flag=True, help="Show the formula of every figure with its values, and its source.")

@@ -6,7 +6,6 @@ import click
 
 from planner.commands.guards import imports
 from planner.commands.options import (
-    device_of,
     format_of,
     gap_option,
     host_budget_bytes_of,
@@ -15,13 +14,14 @@ from planner.commands.options import (
     load_run,
     quiet_option,
     time_limit_option,
+    timed_device_of,
     verbose_option,
 )
 from planner.commands.output import print_json, progress
 from planner.commands.tracing import trace_run
 
 
-@click.command()
+@click.command(short_help="Show what every memory budget would cost.")
 @click.argument("spec")
 @click.option(
     "--points",
@@ -67,7 +67,7 @@ def frontier(
     picture_format = None if output is None else format_of(output)
     report = progress(quiet)
     run = load_run(spec)
-    profile = device_of(run, device)
+    profile = timed_device_of(run, device, report)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     with imports("planner frontier"):
         from planner.files import check_writable, write_whole

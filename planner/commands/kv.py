@@ -33,7 +33,7 @@ _COUNT = click.IntRange(1, _MOST)
 _RANKS = click.IntRange(1, _MOST_RANKS)
 
 
-@click.command()
+@click.command(short_help="Show the KV cache of inference, and what fits.")
 @click.argument("spec", metavar="SPEC|PRESET|CONFIG.json")
 @click.option(
     "--context", type=_COUNT, metavar="TOKENS", help="Length of each sequence [default: the model's longest]."

@@ -12,7 +12,7 @@ import click
 from planner.commands.options import dialect_of
 from planner.commands.output import STDOUT, say
 from planner.diagnostics import FixSafety, Severity
-from planner.files import check_writable, read_text, write_whole
+from planner.files import check_apart, check_writable, read_text, write_whole
 from planner.records import record, replace
 from planner.reporting.lint import FORMATS, render
 
@@ -85,7 +85,7 @@ class _Given:
         return self.stdin_filename is not None or self.paths == (STDOUT,)
 
 
-@click.command()
+@click.command(short_help="Check training configs of other tools.")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--dialect", metavar="NAME", callback=dialect_of, help="Take every file for a config of this framework.")
 @click.option(
@@ -163,6 +163,8 @@ def _lint(given: _Given) -> int:
     configuration = LintConfiguration() if given.is_isolated else configuration_for(os.getcwd())
     content = _stdin() if given.is_stdin else b""
     run = _run(given, content)
+    for written in filter(None, (given.output, given.new_baseline)):
+        check_apart(written, [os.path.join(run.directory, path) for path in run.checked])
     if given.new_baseline is not None:
         _write_baseline(given.new_baseline, run)
         _say_unreadable(run)

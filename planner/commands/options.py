@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.commands.output import say
+from planner.commands.output import Report, say
 from planner.errors import UnitError
 
 if TYPE_CHECKING:
@@ -145,3 +145,19 @@ def device_of(run: "RunSpec", chosen: str | None) -> "DeviceProfile":
     if chosen is not None:
         return load_device(chosen)
     return load_device(run.device, directory=os.path.dirname(run.path))
+
+
+def timed_device_of(run: "RunSpec", chosen: str | None, report: Report) -> "DeviceProfile":
+    """The same for commands that predict times: what its description leaves out is said."""
+    from planner.device import DEFAULT_DEVICE
+
+    profile = device_of(run, chosen)
+    if profile.assumed_rates:
+        report(f"{profile.name} is given without {', '.join(profile.assumed_rates)}: an {DEFAULT_DEVICE}'s are assumed")
+    return profile
+
+
+def warn_of_budget(budget: str, budget_bytes: int, profile: "DeviceProfile") -> None:
+    """Says that the budget is more than the device has, if it is."""
+    if budget_bytes > profile.memory_bytes:
+        say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")

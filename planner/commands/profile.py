@@ -13,7 +13,7 @@ from planner.commands.output import print_json, progress, say
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-@click.command()
+@click.command(short_help="Measure this machine, and write a device profile.")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="What to measure [default: cuda where there is one, else cpu]."
 )

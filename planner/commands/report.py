@@ -40,7 +40,7 @@ def _points(ctx: click.Context, param: click.Parameter, value: int) -> int:
     return value
 
 
-@click.command()
+@click.command(short_help="Show a plan as one HTML page, or as a picture.")
 @click.argument("plan_file", metavar="PLAN")
 @click.option("--spec", metavar="SPEC", help="The spec the plan was made for [default: the one that PLAN names].")
 @click.option(

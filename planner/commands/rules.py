@@ -32,7 +32,7 @@ def rules(*, dialect: str | None, as_json: bool) -> None:
         click.echo(rule_text.listing(found), nl=False)
 
 
-@click.command()
+@click.command(short_help="Explain a rule of planner lint.")
 @click.argument("rule_name", metavar="CODE|NAME")
 @json_option
 def rule(*, rule_name: str, as_json: bool) -> None:

@@ -43,7 +43,7 @@ _time_option = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="Serve plans, estimates and lint over HTTP.")
 @database_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to bind.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True)
@@ -95,7 +95,7 @@ def serve(
         listen(host, port, processes)
 
 
-@click.command()
+@click.command(short_help="Solve jobs of a service, here or elsewhere.")
 @database_option
 @_allow_option
 @_memory_option

@@ -10,7 +10,6 @@ from planner.commands.guards import calm, imports, no_exit, second_interrupt_end
 from planner.commands.interrupts import is_interrupt
 from planner.commands.options import (
     budget_bytes_of,
-    device_of,
     gap_option,
     host_budget_bytes_of,
     host_budget_option,
@@ -19,12 +18,14 @@ from planner.commands.options import (
     quiet_option,
     sizes,
     time_limit_option,
+    timed_device_of,
     verbose_option,
+    warn_of_budget,
 )
-from planner.commands.output import STDOUT, Report, print_json, progress, say
+from planner.commands.output import STDOUT, Report, print_json, progress
 from planner.commands.tracing import trace_run
 from planner.errors import InfeasibleError, SolveInterrupted
-from planner.files import check_writable
+from planner.files import check_apart, check_writable
 
 if TYPE_CHECKING:
     from planner.device import DeviceProfile
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from planner.tracing import Step
 
 
-@click.command()
+@click.command(short_help="Find the cheapest plan that fits a memory budget.")
 @click.argument("spec")
 @click.option("--budget", required=True, metavar="SIZE", help="Memory the step may use: 40GB (10^9) or 37.5GiB (2^30).")
 @host_budget_option
@@ -105,7 +106,7 @@ def solve(
     \b
     Examples:
       planner solve examples/llama-3-8b.yaml --budget 40GB
-      planner solve model.yaml --budget 22GiB --device rtx-4090 -o plans/4090.yaml
+      planner solve model.yaml --budget 22GiB --device rtx-4090 -o 4090.plan.yaml
       planner solve model.yaml --budget 80GB --objective throughput --micro-batches 8,16,24,32
       planner solve model.yaml --budget 40GB --json --quiet | jq .predicted_peak_bytes
       planner solve model.yaml --budget 40GB --server https://planner.example.org
@@ -121,13 +122,13 @@ def solve(
     report = progress(quiet)
     budget_bytes = budget_bytes_of(budget)
     run = load_run(spec)
-    profile = device_of(run, device)
+    profile = timed_device_of(run, device, report)
     host_budget_bytes = host_budget_bytes_of(profile, host_budget)
     path = Path(f"{Path(spec).stem}.plan.yaml" if output is None else output)
     if output != STDOUT:
         check_writable(path)
-    if budget_bytes > profile.memory_bytes:
-        say(f"warning: the budget of {budget} is more than the {profile.memory_bytes / 1e9:.1f} GB of {profile.name}")
+        check_apart(path, [spec])
+    warn_of_budget(budget, budget_bytes, profile)
     if server is not None:
         from planner.commands.remote import RemoteSolve, client_of, solve_remotely
 

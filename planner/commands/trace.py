@@ -11,7 +11,7 @@ from planner.commands.output import print_json, progress
 from planner.commands.tracing import trace_run
 
 
-@click.command()
+@click.command(short_help="Show what a training step computes and saves.")
 @click.argument("spec")
 @click.option(
     "--graph", "graph_file", metavar="FILE.json", help="Write the op graph there, as networkx node-link JSON."
@@ -31,13 +31,14 @@ def trace(*, spec: str, graph_file: str | None, top: int, as_json: bool, quiet: 
     """
     run = load_run(spec)
     with imports("planner trace"):
-        from planner.files import check_writable, write_whole
+        from planner.files import check_apart, check_writable, write_whole
         from planner.graph import to_node_link
         from planner.reporting import documents, summary, text
         from planner.simulation.allocations import saving_step
         from planner.simulation.reserved import reserved
     if graph_file is not None:
         check_writable(Path(graph_file))
+        check_apart(Path(graph_file), [spec])
     _, graph, trace_s = trace_run(run, report=progress(quiet), verbose=verbose)
     if graph_file is not None:
         content = json.dumps(to_node_link(graph), separators=(",", ":"))

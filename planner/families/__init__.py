@@ -13,6 +13,7 @@ from planner.families.checks import (
     check_config,
     check_heads,
     check_known,
+    check_names,
 )
 
 _LLAMA_DEFAULTS: Config = {
@@ -221,6 +222,38 @@ _CLASSES: Mapping[str, str] = {
 }
 
 
+# Other names that a family's configuration takes for its keys. Source: `attribute_map` of transformers 5.24.
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+_KEY_BY_OTHER_NAME: Mapping[str, Mapping[str, str]] = {
+    "gpt2": _GPT2_NAMES,
+    "gpt_bigcode": _GPT2_NAMES,
+    "mixtral": {"num_experts": "num_local_experts"},
+    "deepseek_v2": {"num_experts": "n_routed_experts"},
+    "deepseek_v3": {"num_local_experts": "n_routed_experts"},
+}
+
+
+class _Asked(dict[str, Any]):
+    """A configuration that remembers which of its keys a family reads."""
+
+    def __init__(self, settings: Config) -> None:
+        super().__init__(settings)
+        self.keys_read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.keys_read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.keys_read.add(key)
+        return super().get(key, default)
+
+
 def architecture_of(name: str, config: Mapping[str, Any]) -> Architecture:
     """The architecture of a transformers class with that configuration.
 
@@ -230,16 +263,20 @@ def architecture_of(name: str, config: Mapping[str, Any]) -> Architecture:
 
     Raises:
         UnknownArchitectureError: the family is not described here.
-        ConfigError: a size is none, or does not go with another; or a key asks for what is not described here.
+        ConfigError: a size is none, or does not go with another; a key asks for what is not described here; or it is
+            nearly one that the family reads.
     """
     family = _CLASSES.get(name, name)
     if family not in _FAMILIES:
         raise UnknownArchitectureError(name)
     read, defaults = _FAMILIES[family]
-    settings = {**defaults, **config}
-    check_config(settings)
+    check_config(config)
+    other_names = _KEY_BY_OTHER_NAME.get(family, {})
+    given = {key: config[name] for name, key in other_names.items() if name in config} | dict(config)
+    settings = _Asked({**defaults, **given})
     check_known(family, settings)
     found: Architecture = read(settings)
+    check_names(given, settings.keys_read)
     check_heads(found)
     return found
 

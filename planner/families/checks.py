@@ -1,6 +1,7 @@
 """What a configuration may say: sizes in their range, and nothing that would make another model of it."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Set
 from typing import Any
 
 from planner import validation
@@ -113,6 +114,26 @@ def check_known(family: str, config: Config) -> None:
     if family == "opt" and config.get("word_embed_proj_dim", config["hidden_size"]) != config["hidden_size"]:
         message = f"an embedding of another width than the model's {config['hidden_size']} is not known in closed form"
         raise ConfigError(message, key="word_embed_proj_dim")
+
+
+# Slips of the hand are nearer than this to what was meant. Of all keys of these families' configurations in
+# transformers 5.24 that are not read, only those of `_UNREAD` are as near to one that is.
+_SLIP_LIKENESS = 0.85
+_UNREAD = frozenset({"qk_head_dim", "_sliding_window_pattern"})
+
+
+def check_names(config: Config, keys_read: Set[str]) -> None:
+    """Returns when no key is a slip of one that the family reads and the configuration has not; raises ConfigError.
+
+    What is read is all that decides sizes, so that a slip would be counted with a default; other keys are no matter.
+    """
+    known = keys_read | _LEAST_BY_KEY.keys() | _PROBABILITIES | _FLAGS | _NAMES | _UNREAD
+    for key in config:
+        if key in known:
+            continue
+        meant = difflib.get_close_matches(key, keys_read - config.keys(), n=1, cutoff=_SLIP_LIKENESS)
+        if meant:
+            raise ConfigError(f"there is no such key, and {meant[0]} is not given", key=key)
 
 
 def check_heads(a: Architecture) -> None:

@@ -245,7 +245,7 @@ class RecordedForward(Forward):
 
     def _mismatch(self, difference: str) -> None:
         if self._is_strict:
-            raise PlanMismatchError(f"{difference}: the plan is for another model, or for other inputs")
+            raise PlanMismatchError(f"{difference}: {_other_step(self._subject.device)}")
         self._is_off = True
         self._subject.fallbacks += 1
         self._subject.say(
@@ -291,7 +291,7 @@ class RecordedForward(Forward):
             if place not in self._found and place[0] != OUTSIDE:
                 raise PlanMismatchError(
                     f"the plan expects saved tensor {decision.ordinal} of {decision.module_fqn or 'the model'} "
-                    f"({decision.op}), which forward did not save: the plan is for another model, or for other inputs"
+                    f"({decision.op}), which forward did not save: {_other_step(self._subject.device)}"
                 )
         for boundary in sorted(self._subject.boundaries - set(self._anchors)):
             fqn, _, side, position = boundary.rsplit(":", 3)
@@ -468,6 +468,17 @@ class ReplayableForward(Forward):
             found[number] == expected[number] if number < self._last_node else found[number][0] == expected[number][0]
             for number in common
         )
+
+
+def _other_step(device: torch.device) -> str:
+    """What a plan is for that expects other saved tensors, and the way out."""
+    found = "the plan is for another model, or for other inputs, precision or attention"
+    if device.type == "cpu":
+        found += (
+            ". Plans of specs name a GPU's operators; for a model on a CPU, make one from "
+            "planner.prepare(model, ..., kernels=planner.tracing.Kernels.CPU)"
+        )
+    return found
 
 
 def _refuse_reentrant(*_: Any) -> Any:

@@ -91,11 +91,16 @@ def _answer_errors(app: FastAPI, log: Callable[[str], None]) -> None:
         parts = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in found[:_MOST_SAID]]
         if len(found) > _MOST_SAID:
             parts.append(f"and {len(found) - _MOST_SAID:,} more")
+        if any(one["loc"] == ("body",) for one in found) and not _is_json(request):
+            parts = ["body: expected JSON; send content-type: application/json"]  # curl -d alone says it is a form
         return _problem(request, problem(422, "The request cannot be used", "; ".join(parts)))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), str(error.detail))
+        detail = str(error.detail)
+        if detail == HTTPStatus.NOT_FOUND.phrase:  # no route, so nobody said what is missing
+            detail = f"there is nothing at {request.url.path}; /openapi.json has what there is"
+        found = problem(error.status_code, _TITLES.get(error.status_code, "The request failed"), detail)
         return _problem(request, found, dict(error.headers or {}))
 
     async def database_away(request: Request, error: Exception) -> Response:
@@ -108,6 +113,10 @@ def _answer_errors(app: FastAPI, log: Callable[[str], None]) -> None:
 
     for kind in AWAY:
         app.add_exception_handler(kind, database_away)
+
+
+def _is_json(request: Request) -> bool:
+    return "json" in request.headers.get("content-type", "")
 
 
 _MOST_SAID = 10  # of what is wrong with a request

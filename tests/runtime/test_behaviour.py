@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.errors import PlanFileError, PlanMismatchError, ReplayError
 from planner.plan import Plan, Retention, write_plan
+from planner.planning import solve_graph
 from planner.runtime.handle import AppliedPlan, apply
+from planner.tracing import Kernels, prepare, trace
 from tests.runtime.plans import Subject, keep_all, keep_block_inputs, keep_least, plan_that_keeps, recorded, study
 
 Step = Callable[[nn.Module, int], list[Tensor]]
@@ -669,6 +671,29 @@ def test_a_plan_for_another_model_is_refused_when_it_is_applied() -> None:
     with pytest.raises(PlanMismatchError, match="parameters, the model has"):
         apply(other, plan)
     assert_untouched(other)
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 24)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        query, key, value = self.project(tokens).unflatten(-1, (3, 1, 8)).unbind(2)
+        return nn.functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in (query, key, value)))
+
+
+@pytest.mark.parametrize(("kernels", "is_refused"), [(Kernels.CUDA, True), (Kernels.CPU, False)])
+def test_a_gpus_plan_on_a_cpu_is_refused_with_the_way_out(kernels: Kernels, is_refused: bool) -> None:
+    model, tokens = Attending(), torch.randn(2, 4, 8)
+    plan = solve_graph(trace(prepare(model, (tokens,), kernels=kernels)), budget="1GB").plan
+    apply(model, plan)
+
+    if is_refused:
+        with pytest.raises(PlanMismatchError, match=r"make one from planner\.prepare\(.*Kernels\.CPU\)"):
+            model(tokens)
+    else:
+        model(tokens).sum().backward()
 
 
 def test_a_plan_is_not_applied_twice_nor_to_a_part() -> None:

@@ -218,6 +218,17 @@ def test_what_cannot_be_answered_is_a_problem(name: str, server: Server) -> None
     problem_in(server.ask(method, path, body), status)
 
 
+def test_what_curl_sends_without_a_content_type_is_told_of_it(server: Server) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    found = problem_in(server.ask("POST", "/v1/lint", b'{"content": ""}', form), 422)
+    assert "body: expected JSON; send content-type: application/json" == found["detail"]
+
+
+def test_an_address_with_too_much_in_it_is_named(server: Server) -> None:
+    found = problem_in(server.ask("POST", "/v1/v1/plans", {}), 404)
+    assert "there is nothing at /v1/v1/plans; /openapi.json has what there is" == found["detail"]
+
+
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("uvicorn")
 
+from planner.cli import main
 from tests.service.processes import Server, children_of, eventually, is_running, running, start_command
 
 
@@ -22,6 +24,16 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 def descendants(pid: int) -> set[int]:
     return {pid}.union(*(descendants(child) for child in children_of(pid)))
+
+
+def test_a_host_that_is_none_is_an_error_in_one_line(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/p.db"
+    CliRunner().invoke(main, ["token", "create", "me", "--db", database])
+
+    result = CliRunner().invoke(main, ["serve", "--host", "no such host", "--db", database])
+
+    assert 2 == result.exit_code
+    assert result.stderr.startswith("planner: error: cannot listen on no such host, port 8080: ")
 
 
 @pytest.mark.slow

@@ -180,7 +180,7 @@ def test_an_interrupt_leaves_the_file_as_it_was(small: None, monkeypatch: pytest
     ("complaint", "arguments"),
     [
         ("must end in .yaml", ["-o", "mine.txt"]),
-        ("cannot be written: No such file or directory", ["-o", "absent/mine.yaml"]),
+        ("cannot be written: there is no folder absent", ["-o", "absent/mine.yaml"]),
         ("is not one of", ["--dtype", "float8"]),
         ("is not in the range", ["--threads", "0"]),
     ],
