@@ -1,6 +1,7 @@
 """Attacks a server of its own, and shows what each attack was answered while others asked on.
 
     ./dev/env python -m benchmarks.service_hostile
+    ./dev/env python -m benchmarks.service_hostile --only "300 plans"
 
 It starts `planner serve --workers 1`, with solves that may take 20 s, and asks from several addresses of loopback,
 which Linux has: attacks come from one, and from another one a lookup of a plan and an estimate of a run, by turns. Of
@@ -8,6 +9,7 @@ each attack it prints what came back and when, what the server's process holds i
 that the others waited meanwhile. It ends with status 1 where one of the others was not answered.
 """
 
+import argparse
 import http.client
 import json
 import socket
@@ -229,31 +231,36 @@ def attacks(client: Client, job: str) -> Iterator[tuple[str, Callable[[], str]]]
     yield "3,000 idle connections", lambda: _held(client, 3000, b"", 5.0)
     watch = b"GET /v1/plans/" + job.encode() + b"/events" + head + b"\r\n"
     yield "400 watchers", lambda: _held(client, 400, watch, 5.0)
-    yield "300 plans", lambda: _flooded(client, 300)
-    yield "a solve that wants 100 GB", lambda: _solved(stranger(client), spec_of("greedy", gigabytes=100))
-    yield "a solve that does not end", lambda: _solved(stranger(client), spec_of("endless"))
+    yield "300 plans", lambda: _flooded(elsewhere(client, 5), 300)
+    yield "a solve that wants 100 GB", lambda: _solved(elsewhere(client, 4), spec_of("greedy", gigabytes=100))
+    yield "a solve that does not end", lambda: _solved(elsewhere(client, 4), spec_of("endless"))
 
 
-def stranger(client: Client) -> Client:
-    """One whose plans do not wait for those of the flood."""
-    return Client(port=client.port, address="127.0.0.4")
+def elsewhere(client: Client, number: int) -> Client:
+    """The same from another address, whose share is not used up."""
+    return Client(port=client.port, address=f"127.0.0.{number}")
 
 
 def main() -> int:
     """Runs it; whether anyone was not answered."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="NAME", help="the attacks whose names have this in them")
+    only = parser.parse_args().only
     with tempfile.TemporaryDirectory() as folder:
         allowed = [word for name in FUNCTIONS for word in ("--allow", name)]
         options = ("--workers", "1", "--job-time", str(JOB_S), *allowed)
         with running(start_command(f"sqlite:///{folder}/hostile.db", Path(folder) / "log", *options)) as server:
-            return _report(server)
+            return _report(server, only)
 
 
-def _report(server: Server) -> int:
+def _report(server: Server, only: str) -> int:
     client, other = Client(port=server.port, address=HOSTILE), Client(port=server.port, address=OTHER)
     job = server.post("/v1/plans", {"spec": RUN, "budget": "400GB", "name": "innocent"}).data["id"]
     refused: list[str] = []
     print(f"at first the server holds {memory_bytes(server) / 1e6:.0f} MB")
     for name, attack in attacks(client, job):
+        if only not in name:
+            continue
         others = Others(client=other, job=job)
         with asking(others):
             began = time.perf_counter()
