@@ -133,6 +133,7 @@ def worker(*, database: str, allowed: tuple[str, ...], job_memory: str, job_time
     opened = Database(database)
     opened.migrate()
     opened.close()
+    say("waiting for jobs; Ctrl-C ends it")
     work(settings, say)
 
 
