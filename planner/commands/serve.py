@@ -115,6 +115,7 @@ def worker(*, database: str, allowed: tuple[str, ...], job_memory: str, job_time
     settings = _settings(database, allowed, job_memory, job_time, needs_tokens=False)
     with opened(database):
         pass  # its tables are there now
+    say("waiting for jobs; Ctrl-C ends it")
     work(settings, say)
 
 

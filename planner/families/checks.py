@@ -119,6 +119,8 @@ def check_known(family: str, config: Config) -> None:
 # Slips of the hand are nearer than this to what was meant. Of all keys of these families' configurations in
 # transformers 5.24 that are not read, only those of `_UNREAD` are as near to one that is.
 _SLIP_LIKENESS = 0.85
+_SLIP_LETTERS = 2  # a slip adds, drops or changes no more
+_MOST_COMPARED = 1_000  # keys that are not read; no configuration has a tenth of it
 _UNREAD = frozenset({"qk_head_dim", "_sliding_window_pattern"})
 
 
@@ -128,10 +130,16 @@ def check_names(config: Config, keys_read: Set[str]) -> None:
     What is read is all that decides sizes, so that a slip would be counted with a default; other keys are no matter.
     """
     known = keys_read | _LEAST_BY_KEY.keys() | _PROBABILITIES | _FLAGS | _NAMES | _UNREAD
-    for key in config:
-        if key in known:
-            continue
-        meant = difflib.get_close_matches(key, keys_read - config.keys(), n=1, cutoff=_SLIP_LIKENESS)
+    absent = {key: frozenset(key) for key in sorted(keys_read - config.keys())}
+    # Comparing is slow, and whoever asks a service may send any number of keys.
+    for key in sorted(config.keys() - known)[:_MOST_COMPARED]:
+        letters = set(key)
+        near = [
+            other
+            for other, its_letters in absent.items()
+            if abs(len(other) - len(key)) <= _SLIP_LETTERS and len(its_letters ^ letters) <= _SLIP_LETTERS
+        ]
+        meant = difflib.get_close_matches(key, near, n=1, cutoff=_SLIP_LIKENESS) if near else []
         if meant:
             raise ConfigError(f"there is no such key, and {meant[0]} is not given", key=key)
 
