@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,27 @@ def test_nothing_is_remembered_where_specs_may_name_files(monkeypatch: pytest.Mo
         assert [1, 2] == [pool.estimate("me", spec="a", device=None) for _ in range(2)]
     finally:
         pool.close()
+
+
+def test_no_client_has_all_helpers_and_each_is_given_back() -> None:
+    helpers = helper_pool._Helpers(HelperLimits(longest_wait_s=0.0))
+    with ExitStack() as held:
+        for client in ("a", "a", "b"):
+            held.enter_context(helpers.one(client))
+        for client in ("a", "b", "c"):  # all three are at work
+            with pytest.raises(PlannerError, match="try again"), helpers.one(client):
+                pass
+    with helpers.one("a"), helpers.one("a"):
+        with pytest.raises(PlannerError, match="try again"), helpers.one("a"):  # though the third is idle
+            pass
+        with helpers.one("b"):
+            pass
+    helpers.close()
+
+
+def test_one_helper_is_for_everyone() -> None:
+    helpers = helper_pool._Helpers(HelperLimits(count=1))
+    for client in ("a", "b"):
+        with helpers.one(client):
+            pass
+    helpers.close()
