@@ -455,7 +455,10 @@ class Template:
         """A variable for the peak of a part of the window, in units; of all of it, with relief."""
         highest = _most_bytes(local)
         window = local.problem.base_bytes[local.early + 1 :]
-        lowest = {_Part.ALL: max(window) - relief_bytes, _Part.BEFORE: 0, _Part.AFTER: min(window)}[part]
+        # Nothing relieves what comes before the demand: `Option.window_bytes` has it, and no less than 0.
+        before_bytes = -relief_bytes if leaving.is_demanded else 0
+        least = {_Part.ALL: max(max(window) - relief_bytes, before_bytes), _Part.BEFORE: 0, _Part.AFTER: min(window)}
+        lowest = least[part]
         peak = model.cp.new_int_var(lowest // _PEAK_UNIT_BYTES, highest // _PEAK_UNIT_BYTES + 1, "peak")
         for moment in moments:
             only_if: Any = 1
