@@ -90,14 +90,24 @@ class RetentionModel:
         windows: of the same problem.
         is_strict: with [Only if] for y too. Where replays cost it is rarely needed: a replay that does not happen
             would have to pay for itself.
+        is_part: the problem is a part of a step: what every plan must keep may be unpacked elsewhere, so it is held.
         deadline: when to give up building it.
 
     Raises:
         OutOfTime: the deadline passed, also while moments are added.
     """
 
-    def __init__(self, problem: Problem, windows: Windows, *, is_strict: bool = False, deadline: float = NEVER) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        windows: Windows,
+        *,
+        is_strict: bool = False,
+        is_part: bool = False,
+        deadline: float = NEVER,
+    ) -> None:
         self.problem = problem
+        self._lent = frozenset(t.index for t in problem.tensors if _is_lent(t) and not is_part)
         self.cp = cp_model.CpModel()
         self._windows = windows
         self._keep: list[Literal] = [self._keep_literal(tensor) for tensor in problem.tensors]
@@ -137,7 +147,7 @@ class RetentionModel:
             literal if tensor not in chosen else negation(literal)
             for literals, chosen in ((self._keep, kept), (self._host, offloaded))
             for tensor, literal in enumerate(literals)
-            if not _is_lent(self.problem.tensors[tensor])
+            if tensor not in self._lent
         ]
         self._at_least_one(*(literal for literal in differs if not _is_zero(literal)))
 
@@ -189,7 +199,7 @@ class RetentionModel:
     # -- variables ----------------------------------------------------------------------------------------------
 
     def _keep_literal(self, tensor: Tensor) -> Literal:
-        if not _is_lent(tensor) and (tensor.must_keep or not tensor.may_keep):
+        if tensor.index not in self._lent and (tensor.must_keep or not tensor.may_keep):
             return int(tensor.must_keep)
         return self.cp.new_bool_var(f"k{tensor.index}")
 
@@ -227,7 +237,7 @@ class RetentionModel:
                 only_if=self._is_strict,
             )
         for tensor in self.problem.tensors:
-            if _is_lent(tensor) or (tensor.producer is None and not tensor.must_keep):
+            if tensor.index in self._lent or (tensor.producer is None and not tensor.must_keep):
                 for consumer in tensor.consumers:
                     self._implies(self._replay[consumer], self._keep[tensor.index])
 

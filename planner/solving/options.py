@@ -350,7 +350,7 @@ class Template:
         """The model, and (position, bytes) of the tensors that count."""
         local, windows = self._local(entering, leaving)
         is_plain = entering is Demand.NONE and leaving is Demand.NONE
-        model = RetentionModel(local.problem, windows, is_strict=not is_plain, deadline=deadline)
+        model = RetentionModel(local.problem, windows, is_strict=not is_plain, is_part=True, deadline=deadline)
         return model, [(t.index, t.size_bytes) for t in local.problem.tensors[: local.owned]]
 
     def _early(self, model: RetentionModel, local: LocalProblem) -> list[tuple[int, Any]]:
