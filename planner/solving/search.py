@@ -1,10 +1,11 @@
 """The search: a relaxed model, the exact simulation, and the moments it finds over budget, until they agree."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from ortools.sat.python import cp_model
@@ -12,7 +13,7 @@ from ortools.sat.python import cp_model
 from planner.problem import Problem, without_link
 from planner.simulation.liveness import Point, Retained, Timeline, ideal_timeline, replayed_ops, retained
 from planner.solving.deadline import OutOfTime
-from planner.solving.decomposition import ChainSolver
+from planner.solving.decomposition import ChainSolver, Decomposed
 from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, Windows, replay_windows
 from planner.solving.staging import with_best_staging
@@ -168,13 +169,14 @@ def _search(
         if plan.timeline.peak_bytes <= budget_bytes:
             best.offer(plan.kept, plan.timeline)
     if chain is not None and not _is_proven(best, limits):
-        if problem.may_offload:  # first plans without copies: they are plans of this problem too, and come fast
+        without_copies: Iterator[Decomposed] = iter(())
+        if problem.may_offload:  # first a plan without copies: it is a plan of this problem too, and comes fast
             soon = _part_of_time(_WITHOUT_COPIES_IN_BLOCKS, deadline)
-            for found in chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon):
-                if found.kept is not None and found.timeline is not None:
-                    best.offer(found.kept, found.timeline)
-                    report(_progress(best.timeline, best.bound))
+            without_copies = chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon)
+            _offer(best, islice(without_copies, 1), report)
         _decompose(best, budget_bytes, limits, deadline, chain, report)
+        if best.timeline is not None and not best.timeline.traffic.offloaded:  # then what time is left is for these
+            _offer(best, without_copies, report)
         if problem.may_offload and best.timeline is not None and len(problem.choices) > _FEW_CHOICES:
             return
     # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
@@ -199,6 +201,13 @@ def _search(
         flat.make_room()
         if len(problem.choices) <= _FEW_CHOICES:
             flat.exclude()
+
+
+def _offer(best: _Incumbent, plans: Iterable[Decomposed], report: Callable[[str], None]) -> None:
+    for found in plans:
+        if found.kept is not None and found.timeline is not None:
+            best.offer(found.kept, found.timeline)
+            report(_progress(best.timeline, best.bound))
 
 
 def _part_of_time(part: float, deadline: float) -> float:
