@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,8 +29,7 @@ _FILLS = (16, 53)
 _LINK_FILLS = (0, 8)
 # A plan is first looked for this close above the bound, then with ever more room.
 _SLACKS = (0.0005, 0.002, 0.02, 0.2, 10.0)
-# Where tensors may leave, there are too many partial plans to carry them all: once one is found, more room than this
-# leads to no better one.
+# Where tensors may leave, once one is found, more room than this is not tried.
 _MOST_LINK_SLACK = 0.02
 # There, a bound of hardly anything counts as this part of the step.
 _LEAST_ADDED = 0.01
@@ -62,6 +60,8 @@ _TIE = 0.001
 _TOLERANCE_SHARE = 1 / 4
 # Rounded rows are added so many times to the program where its value leaves a gap to the plan.
 _ROUNDINGS = 4
+# Where tensors may leave, what staging costs is more of the gap, and such a program takes long: only at the end.
+_LINK_ROUNDINGS = (0, 4)
 # Options are generated for at most this part of the time; the rest is for putting a plan together.
 _GENERATING_SHARE = 0.8
 
@@ -177,7 +177,8 @@ class ChainSolver:
             return
         best = replace(best, bound_ns=bound_ns)
         yield best
-        for parts in _LINK_FILLS if self._problem.link else _FILLS:
+        fills, roundings = (_LINK_FILLS, _LINK_ROUNDINGS) if self._problem.link else (_FILLS, (_ROUNDINGS,) * len(_FILLS))
+        for parts, rounds in zip(fills, roundings, strict=True):
             if parts:
                 with suppress(OutOfTime):
                     _fill(pool, relaxed, parts, deadline=generating)
@@ -190,7 +191,7 @@ class ChainSolver:
             yield best
             if found.timeline is None:
                 break
-            for _ in range(_ROUNDINGS):
+            for _ in range(rounds):
                 if _is_within(best, gap) or not master.tighten(relaxed):
                     break
                 relaxed = master.relax(tolerance=tolerance, deadline=generating)
@@ -324,26 +325,27 @@ class ChainSolver:
                 if not found:
                     raise
                 break
+            # Where tensors may leave, there are too many partial plans to carry them all: then more room hardly helps.
+            is_last = bool(found) and self._problem.link is not None and slack >= _MOST_LINK_SLACK
             found = tuple(sorted({*found, *more}, key=lambda one: one.added_ns))
             if found:
                 excess_ns = found[0].added_ns - relaxed.value_ns
-                is_last = self._problem.link is not None and slack >= _MOST_LINK_SLACK
                 if is_last or excess_ns <= max(slack_ns, gap * _GOOD_SHARE * found[0].added_ns):
                     break
         return found
 
 
 def _link_room(problem: Problem, chain: Chain, budget_bytes: int, relaxed: Relaxed) -> LinkRoom:
-    """Staging for the largest tensor of the most frequent template: few plans move anything larger."""
+    """Staging for what the relaxed answer copies: few plans move anything larger."""
     if problem.link is None:
         return LinkRoom()
-    [(most_frequent, _)] = Counter(cell.template for cell in chain.cells).most_common(1)
-    place = next(place for place, cell in enumerate(chain.cells) if cell.template == most_frequent)
-    cell = chain.cells[place]
-    owned = [problem.tensors[index] for index in cell.tensors[: cell.owned]]
-    largest_bytes = max((tensor.size_bytes for tensor in owned if tensor.packing is not None), default=0)
+    used = [(cell, option) for cell, shares in zip(chain.cells, relaxed.shares, strict=True) for option in shares]
+    most_ns = max(option.copy_ns for _, option in used)
+    largest_bytes = max(
+        (problem.tensors[cell.tensors[place]].size_bytes for cell, option in used for place in option.offloaded),
+        default=0,
+    )
     longest_ns = problem.link.copy_ns(largest_bytes)
-    most_ns = max(option.copy_ns for option in relaxed.support[most_frequent])
     staged = generous(largest_bytes, budget_bytes)
     return LinkRoom(
         host_bytes=problem.link.budget_bytes,
