@@ -177,7 +177,9 @@ class ChainSolver:
             return
         best = replace(best, bound_ns=bound_ns)
         yield best
-        fills, roundings = (_LINK_FILLS, _LINK_ROUNDINGS) if self._problem.link else (_FILLS, (_ROUNDINGS,) * len(_FILLS))
+        fills, roundings = (
+            (_LINK_FILLS, _LINK_ROUNDINGS) if self._problem.link else (_FILLS, (_ROUNDINGS,) * len(_FILLS))
+        )
         for parts, rounds in zip(fills, roundings, strict=True):
             if parts:
                 with suppress(OutOfTime):

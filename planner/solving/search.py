@@ -16,7 +16,7 @@ from planner.solving.deadline import OutOfTime
 from planner.solving.decomposition import ChainSolver, Decomposed
 from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, Windows, replay_windows
-from planner.solving.staging import with_best_staging
+from planner.solving.staging import Stagings, with_best_staging
 
 _SEED = 20_260_101
 # Moments added per round: enough that a repeated structure is covered in few rounds, few enough that the model stays
@@ -35,7 +35,9 @@ _FEW_CHOICES = 30
 _WITHOUT_COPIES_IN_BLOCKS = 0.4
 _WITHOUT_COPIES_FLAT = 0.7
 # How often a plan for less than the budget is looked for when what copies hold on their way is over it.
-_CORRECTIONS = 6
+_CORRECTIONS = 8
+# Each time it is lower by this part of what is over the budget if the device waits as little as it can.
+_ROOM_PARTS = 2
 # How many plans that cost more than the model thinks are excluded one by one.
 _EXCLUSIONS = 50
 
@@ -270,11 +272,12 @@ class _Flat:
             tried = self._solve(limit_bytes, is_bound=False)
             if tried is None:
                 return
-            excess_bytes = tried.timeline.peak_bytes - self.budget_bytes
             if not self._learn(tried, limit_bytes):
-                if excess_bytes <= 0:
+                stagings = Stagings(self.problem, tried.kept, tried.timeline.traffic.offloaded)
+                waits_least = stagings.cheapest(self.budget_bytes, 0.0)
+                if waits_least.peak_bytes <= self.budget_bytes:
                     return
-                limit_bytes -= excess_bytes
+                limit_bytes -= (waits_least.peak_bytes - self.budget_bytes) // _ROOM_PARTS
 
     def exclude(self) -> None:
         """Exclude, one after the other, the plans that cost more than the model thinks, or do not fit."""
