@@ -1,6 +1,5 @@
 """Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from planner.solving.cells import Chain, cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
-from planner.solving.staging import Stagings, generous, with_best_staging
+from planner.solving.staging import Stagings, generous
 
 # A division into cells is used if what its cells share is at most this part of all bytes, ...
 _MOST_SHARED = 0.05
@@ -240,13 +239,17 @@ class ChainSolver:
             """
             nonlocal best
             candidates = self._assemble(relaxed, room, link, gap, deadline)
-            for chosen in candidates:
-                best = _cheaper(best, self._simulated(chosen, budget_bytes, bound_ns, best.timeline))
+            plans = [self._decisions(chosen.options) for chosen in candidates]
+            stagings = [Stagings(self._problem, *plan) for plan in plans]
+            for chosen, (kept, _), staged in zip(candidates, plans, stagings, strict=True):
+                if best.timeline is None or chosen.added_ns < best.timeline.added_ns:
+                    timeline = staged.best(budget_bytes)
+                    if timeline.peak_bytes <= budget_bytes:
+                        best = _cheaper(best, Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns))
             if not candidates:
                 return None
-            stagings = Stagings(self._problem, *self._decisions(candidates[0].options))
-            wanted = stagings.cheapest(budget_bytes, relaxed.byte_price)
-            over_forward, over_windows = stagings.excess_bytes(wanted, budget_bytes)
+            wanted = stagings[0].cheapest(budget_bytes, relaxed.byte_price)
+            over_forward, over_windows = stagings[0].excess_bytes(wanted, budget_bytes)
             return _Room(forward_bytes=over_forward, window_bytes=over_windows)
 
         def lower(room_bytes: int, excess_bytes: int, correction: int) -> int:
@@ -289,17 +292,6 @@ class ChainSolver:
             offloaded.update(cell.tensors[place] for place in option.offloaded)
         return frozenset(kept), frozenset(offloaded)
 
-    def _simulated(self, chosen: Assembled, budget_bytes: int, bound_ns: int, known: Timeline | None) -> Decomposed:
-        """The options as a plan, if it fits and could be better than one that is known."""
-        nothing = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
-        if known is not None and chosen.added_ns >= known.added_ns:
-            return nothing
-        kept, offloaded = self._decisions(chosen.options)
-        timeline = with_best_staging(self._problem, kept, offloaded, budget_bytes)
-        if timeline.peak_bytes > budget_bytes:
-            return nothing
-        return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
-
     def _assemble(
         self, relaxed: Relaxed, room: "_Room", link: LinkRoom, gap: float, deadline: float
     ) -> tuple[Assembled, ...]:
@@ -308,10 +300,15 @@ class ChainSolver:
         Once one is found, only better ones are looked for, but all; unless it is well within the gap already.
         """
         found: tuple[Assembled, ...] = ()
-        least_ns = max(1.0, _LEAST_ADDED * self._problem.step_ns if self._problem.link else 0.0)
+        has_link = self._problem.link is not None
+        least_ns = max(1.0, _LEAST_ADDED * self._problem.step_ns if has_link else 0.0)
         for slack in _SLACKS:
             slack_ns = slack * max(relaxed.value_ns, least_ns)
-            excess_ns = found[0].added_ns - relaxed.value_ns if found else math.inf
+            # Where tensors may leave, there are too many partial plans to carry them all, and more room hardly helps.
+            is_last = bool(found) and (slack >= _MOST_LINK_SLACK or not has_link)
+            if found:
+                excess_ns = found[0].added_ns - relaxed.value_ns
+                slack_ns = min(slack_ns, excess_ns) if has_link else excess_ns
             try:
                 more = assemble(
                     self._chain,
@@ -319,17 +316,15 @@ class ChainSolver:
                     forward_budget_bytes=room.forward_bytes,
                     window_budget_bytes=room.window_bytes,
                     link=link,
-                    slack_ns=min(slack_ns, excess_ns),
-                    most=_CANDIDATES if self._problem.link else 1,
+                    slack_ns=slack_ns,
+                    most=_CANDIDATES if has_link else 1,
                     deadline=deadline,
                 )
             except OutOfTime:
                 if not found:
                     raise
                 break
-            # Where tensors may leave, there are too many partial plans to carry them all: then more room hardly helps.
-            is_last = bool(found) and self._problem.link is not None and slack >= _MOST_LINK_SLACK
-            found = tuple(sorted({*found, *more}, key=lambda one: one.added_ns))
+            found = tuple(sorted(dict.fromkeys((*more, *found)), key=lambda one: one.added_ns))
             if found:
                 excess_ns = found[0].added_ns - relaxed.value_ns
                 if is_last or excess_ns <= max(slack_ns, gap * _GOOD_SHARE * found[0].added_ns):
