@@ -23,9 +23,10 @@ _FEWEST_CELLS = 4
 # Around the options of the relaxed answer, so many more are looked for, and then so many if the plan is still too far
 # from the bound: a whole plan needs steps finer than those that the prices alone produce.
 _FILLS = (16, 53)
-# Where tensors may leave, cells that copy and cells that do not are fine steps already: none at first, and then fewer,
+# Where tensors may leave, cells that copy and cells that do not are fine steps already. Copies that are further behind,
+# by what so many cells copy (second), use the link better if forward has the memory; more options come last, and fewer,
 # since each is looked for once for every share of `_COPY_SHARES`.
-_LINK_FILLS = (0, 8)
+_LINK_FILLS = ((0, 1), (0, 2), (8, 1))
 # A plan is first looked for this close above the bound, then with ever more room.
 _SLACKS = (0.0005, 0.002, 0.02, 0.2, 10.0)
 # Where tensors may leave, once one is found, more room than this is not tried.
@@ -59,8 +60,6 @@ _TIE = 0.001
 _TOLERANCE_SHARE = 1 / 4
 # Rounded rows are added so many times to the program where its value leaves a gap to the plan.
 _ROUNDINGS = 4
-# Where tensors may leave, what staging costs is more of the gap, and such a program takes long: only at the end.
-_LINK_ROUNDINGS = (0, 4)
 # Options are generated for at most this part of the time; the rest is for putting a plan together.
 _GENERATING_SHARE = 0.8
 
@@ -164,7 +163,7 @@ class ChainSolver:
         first = Master(pool, budget_bytes).relax(tolerance=tolerance, deadline=PAST)
         best = Decomposed(kept=None, timeline=None, bound_ns=0)
         if first.excess_bytes < 1 and not self._problem.link:  # an early plan, for who does not wait for a better one
-            best = self._plan(first, budget_bytes, 0, gap=gap, deadline=deadline)
+            best = self._plan(first, budget_bytes, 0, late=1, gap=gap, deadline=deadline)
         yield best
         if not pool.is_prepared:
             return
@@ -176,10 +175,7 @@ class ChainSolver:
             return
         best = replace(best, bound_ns=bound_ns)
         yield best
-        fills, roundings = (
-            (_LINK_FILLS, _LINK_ROUNDINGS) if self._problem.link else (_FILLS, (_ROUNDINGS,) * len(_FILLS))
-        )
-        for parts, rounds in zip(fills, roundings, strict=True):
+        for parts, late in _LINK_FILLS if self._problem.link else [(parts, 1) for parts in _FILLS]:
             if parts:
                 with suppress(OutOfTime):
                     _fill(pool, relaxed, parts, deadline=generating)
@@ -187,12 +183,12 @@ class ChainSolver:
                 master = Master(pool, budget_bytes, relaxed.rounded)
                 relaxed = master.relax(tolerance=tolerance, deadline=generating)
                 bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            found = self._plan(relaxed, budget_bytes, bound_ns, gap=gap, deadline=deadline)
+            found = self._plan(relaxed, budget_bytes, bound_ns, late=late, gap=gap, deadline=deadline)
             best = _cheaper(best, found)
             yield best
-            if found.timeline is None:
+            if found.timeline is None and parts:
                 break
-            for _ in range(rounds):
+            for _ in range(_ROUNDINGS if parts else 0):
                 if _is_within(best, gap) or not master.tighten(relaxed):
                     break
                 relaxed = master.relax(tolerance=tolerance, deadline=generating)
@@ -228,8 +224,16 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, gap: float, deadline: float) -> Decomposed:
-        """A plan from the options, if there is one and time to find it."""
+    def _plan(
+        self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, late: int, gap: float, deadline: float
+    ) -> Decomposed:
+        """A plan from the options, if there is one and time to find it.
+
+        Args:
+            relaxed: has the options.
+            budget_bytes, bound_ns, gap, deadline: as elsewhere.
+            late: copies may be behind by what so many cells copy.
+        """
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
         def over(room: _Room) -> _Room | None:
@@ -259,7 +263,7 @@ class ChainSolver:
             return room_bytes - max(excess_bytes, round(_LEAST_CORRECTION * (budget_bytes - room_bytes)))
 
         whole = _Room(forward_bytes=budget_bytes, window_bytes=budget_bytes)
-        link = _link_room(self._problem, self._chain, budget_bytes, relaxed)
+        link = _link_room(self._problem, self._chain, budget_bytes, relaxed, late=late)
         with suppress(OutOfTime):
             room = too_much = whole
             for correction in range(_CORRECTIONS):
@@ -332,7 +336,7 @@ class ChainSolver:
         return found
 
 
-def _link_room(problem: Problem, chain: Chain, budget_bytes: int, relaxed: Relaxed) -> LinkRoom:
+def _link_room(problem: Problem, chain: Chain, budget_bytes: int, relaxed: Relaxed, *, late: int) -> LinkRoom:
     """Staging for what the relaxed answer copies: few plans move anything larger."""
     if problem.link is None:
         return LinkRoom()
@@ -346,8 +350,7 @@ def _link_room(problem: Problem, chain: Chain, budget_bytes: int, relaxed: Relax
     staged = generous(largest_bytes, budget_bytes)
     return LinkRoom(
         host_bytes=problem.link.budget_bytes,
-        # What one cell copies may be behind. More would keep the link no busier, and sources longer on the device.
-        staged_out_ns=min(most_ns, round(staged["out"] * longest_ns)),
+        staged_out_ns=min(late * most_ns, round(staged["out"] * longest_ns)),
         staged_back_ns=min(most_ns, round(staged["back"] * longest_ns)),
         grain_ns=max(1, longest_ns // _GRAINS),
         most_partial=_MOST_LINK_PARTIAL,
