@@ -90,6 +90,18 @@ def packed_long_before_its_cell() -> tuple[Problem, tuple[int, ...]]:
     return linked(problem, {3: Packing(step=0, first_rank=0, last_rank=0)}, [9] + [0] * 9, (5, 8, 7, 6)), (1, 2)
 
 
+def let_go_by_a_shared_replay() -> tuple[Problem, tuple[int, ...]]:
+    """The first tensor is held for replays alone, and the replay of a shared one lets it go before a later peak."""
+    tensors = [
+        tensor(3, 0, read_by=(1,), must_keep=True),
+        tensor(3, 1, read_by=(2,), unpacked=(5, 6)),
+        tensor(1, 2, unpacked=(6, 7), must_keep=True),
+        tensor(1, 3, unpacked=(4, 5), must_keep=True),
+    ]
+    problem = step(tensors, [5, 5, 5, 5], [0, 0, 0, 0, 0, 0, 5, 0, 0])
+    return linked(problem, {}, [1] * 9, (5, 6, 4)), (1, 2, 3)
+
+
 def plans_of(problem: Problem) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
     """(kept, offloaded) of every plan that can run and keeps nothing in vain."""
     for kept in all_plans(problem):
@@ -114,7 +126,9 @@ def broken_rows(rows: Rows, kept: Set[int], offloaded: Set[int]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("case", [link_that_comes_back_late(), packed_long_before_its_cell()])
+@pytest.mark.parametrize(
+    "case", [link_that_comes_back_late(), packed_long_before_its_cell(), let_go_by_a_shared_replay()]
+)
 def test_every_row_holds_for(case: tuple[Problem, tuple[int, ...]]) -> None:
     problem, starts = case
     rows = Rows.of(problem, cut(problem, starts))
