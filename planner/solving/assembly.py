@@ -75,6 +75,7 @@ class LinkRoom:
         grain_ns: partial plans whose copies are late by as many of these count as equal in that.
         most_partial: partial plans carried from cell to cell at most; beyond it, neighbours in bytes held are merged.
         host_price: of a byte on the host, in ns: of two partial plans, what they leave of the host counts too.
+        out_wait_ns, back_wait_ns: how much further from the bound a plan is for each ns that it waits.
     """
 
     host_bytes: int = 0
@@ -82,6 +83,8 @@ class LinkRoom:
     staged_back_ns: int = 0
     grain_ns: int = 1
     host_price: float = 0.0
+    out_wait_ns: float = 1.0
+    back_wait_ns: float = 1.0
     most_partial: int = 6_000
 
 
@@ -206,19 +209,22 @@ def _extend(
             surge = np.maximum(surge, old.surge_bytes + (option.early_bytes - option.held_bytes))
             relief = relief + old.relief_bytes
     # What staging does not hold, the device waits for.
-    out_late = np.maximum(0, old.out_late_ns + (option.copy_ns - times.forward_ns))
-    back_late = np.maximum(0, old.back_late_ns + (option.copy_ns - option.replay_ns - times.window_ns))
-    out_waits = np.minimum(out_late, link.staged_out_ns)
-    back_waits = np.minimum(back_late, link.staged_back_ns)
+    out_late = np.maximum(option.out_rest_ns, old.out_late_ns + (option.copy_ns - times.forward_ns))
+    back_late = np.maximum(
+        option.back_ahead_ns, old.back_late_ns + (option.copy_ns - option.replay_ns - times.window_ns)
+    )
+    out_goes_on = np.minimum(out_late, link.staged_out_ns)
+    back_goes_on = np.minimum(back_late, link.staged_back_ns)
+    out_waits, back_waits = out_late - out_goes_on, back_late - back_goes_on
     return _Partial(
         held_bytes=old.held_bytes + option.held_bytes,
         new_bytes=old.new_bytes + (option.held_bytes - option.lasting_bytes),
         end_bytes=old.end_bytes + (option.held_bytes - option.outliving_bytes),
-        added_ns=old.added_ns + option.replay_ns + (out_late - out_waits) + (back_late - back_waits),
-        out_late_ns=out_waits,
-        back_late_ns=back_waits,
+        added_ns=old.added_ns + option.replay_ns + out_waits + back_waits,
+        out_late_ns=out_goes_on,
+        back_late_ns=back_goes_on,
         host_bytes=old.host_bytes + option.host_bytes,
-        reduced_ns=old.reduced_ns + column.reduced_ns,
+        reduced_ns=old.reduced_ns + column.reduced_ns + link.out_wait_ns * out_waits + link.back_wait_ns * back_waits,
         demanded=np.full(before.size, _state(option.leaving), dtype=np.int64),
         relief_bytes=relief,
         surge_bytes=surge,
@@ -249,15 +255,29 @@ def _prune(partial: _Partial, link: LinkRoom) -> _Partial:
 
 def _merge(partial: _Partial, link: LinkRoom) -> _Partial:
     """One of each few neighbours in bytes held that are about as late: the one nearest to the bound."""
-    late = np.stack([partial.out_late_ns // link.grain_ns, partial.back_late_ns // link.grain_ns, partial.demanded])
-    _, group = np.unique(late, axis=1, return_inverse=True)
-    buckets = max(_FEWEST_BUCKETS, link.most_partial // (2 * (int(group.max()) + 1)))
+    grain_ns = link.grain_ns
+    group = _alike(partial, grain_ns)
+    while int(group.max()) >= link.most_partial // _FEWEST_BUCKETS and grain_ns < _longest_late_ns(partial):
+        grain_ns *= 2
+        group = _alike(partial, grain_ns)
+    buckets = max(_FEWEST_BUCKETS, link.most_partial // (int(group.max()) + 1))
     span = partial.held_bytes - partial.held_bytes.min()
     bucket = span // (int(span.max()) // buckets + 1)
     order = np.lexsort((partial.reduced_ns, bucket, group))
     is_first = np.ones(order.size, dtype=bool)
     is_first[1:] = (np.diff(bucket[order]) != 0) | (np.diff(group[order]) != 0)
     return partial.take(np.sort(order[is_first]))
+
+
+def _alike(partial: _Partial, grain_ns: int) -> _Ints:
+    """A number per entry, the same for those of the same demands that are about as late."""
+    late = np.stack([partial.out_late_ns // grain_ns, partial.back_late_ns // grain_ns, partial.demanded])
+    _, group = np.unique(late, axis=1, return_inverse=True)
+    return group.reshape(-1).astype(np.int64)
+
+
+def _longest_late_ns(partial: _Partial) -> int:
+    return int(max(partial.out_late_ns.max(), partial.back_late_ns.max()))
 
 
 def _keys(partial: _Partial, grain_ns: int) -> tuple[_Ints, ...]:

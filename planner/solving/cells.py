@@ -272,7 +272,10 @@ def _assign(
 
 
 def _behind(problem: Problem, shared: Iterable[int]) -> set[int]:
-    """What replays of shared tensors could read or write, up to what every plan keeps."""
+    """What replays of shared tensors could read or write, up to what every plan keeps.
+
+    That included where only replays hold it: the last of them lets it go, and may be one of these.
+    """
     found: set[int] = set()
     stack = [index for index in shared if not problem.tensors[index].must_keep]
     while stack:
@@ -280,9 +283,9 @@ def _behind(problem: Problem, shared: Iterable[int]) -> set[int]:
         if producer is None:
             continue
         op = problem.ops[producer]
-        fresh = {index for index in (*op.reads, *op.writes) if not problem.tensors[index].must_keep} - found
-        found |= fresh
-        stack += fresh
+        near = [problem.tensors[index] for index in {*op.reads, *op.writes} - found]
+        found |= {tensor.index for tensor in near if not tensor.must_keep or not tensor.uses}
+        stack += [tensor.index for tensor in near if not tensor.must_keep]
     return found
 
 

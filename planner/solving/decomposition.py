@@ -1,7 +1,6 @@
 """Solves a problem that is a chain of cells: options per template, a master program, and a plan put together."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from planner.solving.cells import Chain, cut
 from planner.solving.deadline import PAST, OutOfTime
 from planner.solving.master import Master, Pool, Relaxed
 from planner.solving.options import Option, Prices, Template
-from planner.solving.staging import generous, with_best_staging, with_generous_staging
+from planner.solving.staging import Stagings, generous
 
 # A division into cells is used if what its cells share is at most this part of all bytes, ...
 _MOST_SHARED = 0.05
@@ -24,10 +23,16 @@ _FEWEST_CELLS = 4
 # Around the options of the relaxed answer, so many more are looked for, and then so many if the plan is still too far
 # from the bound: a whole plan needs steps finer than those that the prices alone produce.
 _FILLS = (16, 53)
-# Fewer where tensors may leave: each is looked for once for every share of `_COPY_SHARES`.
-_LINK_FILLS = (8,)
+# Where tensors may leave, cells that copy and cells that do not are fine steps already. Copies that are further behind,
+# by what so many cells copy (second), use the link better if forward has the memory; more options come last, and fewer,
+# since each is looked for once for every share of `_COPY_SHARES`.
+_LINK_FILLS = ((0, 1), (0, 2), (8, 1))
 # A plan is first looked for this close above the bound, then with ever more room.
 _SLACKS = (0.0005, 0.002, 0.02, 0.2, 10.0)
+# Where tensors may leave, once one is found, more room than this is not tried.
+_MOST_LINK_SLACK = 0.02
+# There, a bound of hardly anything counts as this part of the step.
+_LEAST_ADDED = 0.01
 # One that is found and no further from the bound than this part of the gap asked for is not bettered.
 _GOOD_SHARE = 1 / 2
 # Bisection for the lowest peak ends when its range is this part of the peak; what is replayed hardly matters meanwhile.
@@ -36,10 +41,14 @@ _PEAK_GAP = 0.1
 # The plan put together is checked by simulation; if it is over, it is put together again for a smaller budget: smaller
 # by the excess, then by twice the next one, and so on.
 _CORRECTIONS = 8
+# Where copies hold memory on their way, the excess differs from plan to plan: the budget falls by it, and by at least
+# this part of what it has fallen by.
+_LEAST_CORRECTION = 1 / 4
 # When one fits, so many budgets half way to the last that did not fit are tried.
 _REFINEMENTS = 1
-# Of the plans put together that use the link, so many are simulated: only that says how long they wait for it.
-_CANDIDATES = 6
+# Of the plans put together that use the link, so many are simulated for each slack: only that says how long they wait
+# for it.
+_CANDIDATES = 2
 # How far the link may be behind is told apart in steps of the longest copy's time by this.
 _GRAINS = 4
 _MOST_LINK_PARTIAL = 2_000
@@ -153,8 +162,8 @@ class ChainSolver:
         tolerance = gap * _TOLERANCE_SHARE
         first = Master(pool, budget_bytes).relax(tolerance=tolerance, deadline=PAST)
         best = Decomposed(kept=None, timeline=None, bound_ns=0)
-        if first.excess_bytes < 1:  # an early plan, for who does not wait for a better one
-            best = self._plan(first, budget_bytes, 0, gap=gap, deadline=deadline)
+        if first.excess_bytes < 1 and not self._problem.link:  # an early plan, for who does not wait for a better one
+            best = self._plan(first, budget_bytes, 0, late=1, gap=gap, deadline=deadline)
         yield best
         if not pool.is_prepared:
             return
@@ -166,19 +175,20 @@ class ChainSolver:
             return
         best = replace(best, bound_ns=bound_ns)
         yield best
-        for parts in _LINK_FILLS if self._problem.link else _FILLS:
-            with suppress(OutOfTime):
-                _fill(pool, relaxed, parts, deadline=generating)
-            # With so many more options, a new program is solved sooner than the old one from its last basis.
-            master = Master(pool, budget_bytes, relaxed.rounded)
-            relaxed = master.relax(tolerance=tolerance, deadline=generating)
-            bound_ns = max(bound_ns, round(relaxed.bound_ns))
-            found = self._plan(relaxed, budget_bytes, bound_ns, gap=gap, deadline=deadline)
+        for parts, late in _LINK_FILLS if self._problem.link else [(parts, 1) for parts in _FILLS]:
+            if parts:
+                with suppress(OutOfTime):
+                    _fill(pool, relaxed, parts, deadline=generating)
+                # With so many more options, a new program is solved sooner than the old one from its last basis.
+                master = Master(pool, budget_bytes, relaxed.rounded)
+                relaxed = master.relax(tolerance=tolerance, deadline=generating)
+                bound_ns = max(bound_ns, round(relaxed.bound_ns))
+            found = self._plan(relaxed, budget_bytes, bound_ns, late=late, gap=gap, deadline=deadline)
             best = _cheaper(best, found)
             yield best
-            if found.timeline is None:
+            if found.timeline is None and parts:
                 break
-            for _ in range(_ROUNDINGS):
+            for _ in range(_ROUNDINGS if parts else 0):
                 if _is_within(best, gap) or not master.tighten(relaxed):
                     break
                 relaxed = master.relax(tolerance=tolerance, deadline=generating)
@@ -214,26 +224,46 @@ class ChainSolver:
                     bound_bytes = middle_bytes
         return best, bound_bytes
 
-    def _plan(self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, gap: float, deadline: float) -> Decomposed:
-        """A plan from the options, if there is one and time to find it."""
+    def _plan(
+        self, relaxed: Relaxed, budget_bytes: int, bound_ns: int, *, late: int, gap: float, deadline: float
+    ) -> Decomposed:
+        """A plan from the options, if there is one and time to find it.
+
+        Args:
+            relaxed: has the options.
+            budget_bytes, bound_ns, gap, deadline: as elsewhere.
+            late: copies may be behind by what so many cells copy.
+        """
         best = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
 
         def over(room: _Room) -> _Room | None:
-            """Put plans together; by how much the first is over the budget with generous staging, None without any."""
+            """Put plans together; by how much the first is over the budget with the staging that is worth it.
+
+            None without any.
+            """
             nonlocal best
             candidates = self._assemble(relaxed, room, link, gap, deadline)
-            for chosen in candidates:
-                best = _cheaper(best, self._simulated(chosen.options, budget_bytes, bound_ns, best.timeline))
+            plans = [self._decisions(chosen.options) for chosen in candidates]
+            stagings = [Stagings(self._problem, *plan) for plan in plans]
+            for chosen, (kept, _), staged in zip(candidates, plans, stagings, strict=True):
+                if best.timeline is None or chosen.added_ns < best.timeline.added_ns:
+                    timeline = staged.best(budget_bytes)
+                    if timeline.peak_bytes <= budget_bytes:
+                        best = _cheaper(best, Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns))
             if not candidates:
                 return None
-            roomy = with_generous_staging(self._problem, *self._decisions(candidates[0].options), budget_bytes)
-            return _Room(
-                forward_bytes=max(0, self._peak(roomy, is_forward=True) - budget_bytes),
-                window_bytes=max(0, self._peak(roomy, is_forward=False) - budget_bytes),
-            )
+            wanted = stagings[0].cheapest(budget_bytes, relaxed.byte_price)
+            over_forward, over_windows = stagings[0].excess_bytes(wanted, budget_bytes)
+            return _Room(forward_bytes=over_forward, window_bytes=over_windows)
+
+        def lower(room_bytes: int, excess_bytes: int, correction: int) -> int:
+            """A limit for plans that should be over it by no more."""
+            if self._problem.link is None or not excess_bytes:
+                return room_bytes - (excess_bytes << correction)
+            return room_bytes - max(excess_bytes, round(_LEAST_CORRECTION * (budget_bytes - room_bytes)))
 
         whole = _Room(forward_bytes=budget_bytes, window_bytes=budget_bytes)
-        link = _link_room(self._problem, self._chain, budget_bytes, relaxed.host_price)
+        link = _link_room(self._problem, self._chain, budget_bytes, relaxed, late=late)
         with suppress(OutOfTime):
             room = too_much = whole
             for correction in range(_CORRECTIONS):
@@ -242,8 +272,8 @@ class ChainSolver:
                     break
                 too_much = room
                 room = _Room(
-                    forward_bytes=room.forward_bytes - (excess.forward_bytes << correction),
-                    window_bytes=room.window_bytes - (excess.window_bytes << correction),
+                    forward_bytes=lower(room.forward_bytes, excess.forward_bytes, correction),
+                    window_bytes=lower(room.window_bytes, excess.window_bytes, correction),
                 )
             for _ in range(_REFINEMENTS if room != too_much else 0):  # the last correction may have been too large
                 middle = _Room(
@@ -266,79 +296,67 @@ class ChainSolver:
             offloaded.update(cell.tensors[place] for place in option.offloaded)
         return frozenset(kept), frozenset(offloaded)
 
-    def _simulated(
-        self, chosen: Sequence[Option], budget_bytes: int, bound_ns: int, known: Timeline | None
-    ) -> Decomposed:
-        """The options as a plan, if it fits and could be better than one that is known."""
-        nothing = Decomposed(kept=None, timeline=None, bound_ns=bound_ns)
-        if known is not None and sum(option.replay_ns for option in chosen) >= known.added_ns:
-            return nothing
-        kept, offloaded = self._decisions(chosen)
-        timeline = with_best_staging(self._problem, kept, offloaded, budget_bytes)
-        if timeline.peak_bytes > budget_bytes:
-            return nothing
-        return Decomposed(kept=kept, timeline=timeline, bound_ns=bound_ns)
-
     def _assemble(
         self, relaxed: Relaxed, room: "_Room", link: LinkRoom, gap: float, deadline: float
     ) -> tuple[Assembled, ...]:
-        """The cheapest plans that the options allow.
+        """The cheapest plans that the options allow, the cheapest first.
 
         Once one is found, only better ones are looked for, but all; unless it is well within the gap already.
         """
-
-        def within(slack_ns: float) -> tuple[Assembled, ...]:
-            return assemble(
-                self._chain,
-                relaxed.columns,
-                forward_budget_bytes=room.forward_bytes,
-                window_budget_bytes=room.window_bytes,
-                link=link,
-                slack_ns=slack_ns,
-                most=_CANDIDATES if self._problem.link else 1,
-                deadline=deadline,
-            )
-
+        found: tuple[Assembled, ...] = ()
+        has_link = self._problem.link is not None
+        least_ns = max(1.0, _LEAST_ADDED * self._problem.step_ns if has_link else 0.0)
         for slack in _SLACKS:
-            slack_ns = slack * max(relaxed.value_ns, 1.0)
-            found = within(slack_ns)
+            slack_ns = slack * max(relaxed.value_ns, least_ns)
+            # Where tensors may leave, there are too many partial plans to carry them all, and more room hardly helps.
+            is_last = bool(found) and (slack >= _MOST_LINK_SLACK or not has_link)
             if found:
                 excess_ns = found[0].added_ns - relaxed.value_ns
-                if excess_ns > max(slack_ns, gap * _GOOD_SHARE * found[0].added_ns):
-                    with suppress(OutOfTime):
-                        return within(excess_ns)
-                return found
-        return ()
+                slack_ns = min(slack_ns, excess_ns) if has_link else excess_ns
+            try:
+                more = assemble(
+                    self._chain,
+                    relaxed.columns,
+                    forward_budget_bytes=room.forward_bytes,
+                    window_budget_bytes=room.window_bytes,
+                    link=link,
+                    slack_ns=slack_ns,
+                    most=_CANDIDATES if has_link else 1,
+                    deadline=deadline,
+                )
+            except OutOfTime:
+                if not found:
+                    raise
+                break
+            found = tuple(sorted(dict.fromkeys((*more, *found)), key=lambda one: one.added_ns))
+            if found:
+                excess_ns = found[0].added_ns - relaxed.value_ns
+                if is_last or excess_ns <= max(slack_ns, gap * _GOOD_SHARE * found[0].added_ns):
+                    break
+        return found
 
-    def _peak(self, timeline: Timeline, *, is_forward: bool) -> int:
-        return max(
-            size
-            for point, size in zip(timeline.points, timeline.live_bytes, strict=True)
-            if (point.step < self._problem.backward_step) is is_forward
-        )
 
-
-def _link_room(problem: Problem, chain: Chain, budget_bytes: int, host_price: float) -> LinkRoom:
-    """Staging for the largest tensor of the most frequent template: few plans move anything larger."""
+def _link_room(problem: Problem, chain: Chain, budget_bytes: int, relaxed: Relaxed, *, late: int) -> LinkRoom:
+    """Staging for what the relaxed answer copies: few plans move anything larger."""
     if problem.link is None:
         return LinkRoom()
-    [(most_frequent, _)] = Counter(cell.template for cell in chain.cells).most_common(1)
-    place = next(place for place, cell in enumerate(chain.cells) if cell.template == most_frequent)
-    cell = chain.cells[place]
-    owned = [problem.tensors[index] for index in cell.tensors[: cell.owned]]
-    largest_bytes = max((tensor.size_bytes for tensor in owned if tensor.packing is not None), default=0)
+    used = [(cell, option) for cell, shares in zip(chain.cells, relaxed.shares, strict=True) for option in shares]
+    most_ns = max(option.copy_ns for _, option in used)
+    largest_bytes = max(
+        (problem.tensors[cell.tensors[place]].size_bytes for cell, option in used for place in option.offloaded),
+        default=0,
+    )
     longest_ns = problem.link.copy_ns(largest_bytes)
     staged = generous(largest_bytes, budget_bytes)
-    packings = sum(cell.forward[0] < pack.step <= cell.forward[1] for pack in problem.packs)
-    forward_ns = sum(problem.times_ns[slice(*cell.forward)])
     return LinkRoom(
         host_bytes=problem.link.budget_bytes,
-        # A copy is waited for when staging is full, or when so many packings have passed.
-        staged_out_ns=min(staged["out"] * longest_ns, staged["lead"] * forward_ns // max(1, packings)),
-        staged_back_ns=staged["back"] * longest_ns,
+        staged_out_ns=min(late * most_ns, round(staged["out"] * longest_ns)),
+        staged_back_ns=min(most_ns, round(staged["back"] * longest_ns)),
         grain_ns=max(1, longest_ns // _GRAINS),
         most_partial=_MOST_LINK_PARTIAL,
-        host_price=host_price,
+        host_price=relaxed.host_price,
+        out_wait_ns=relaxed.out_wait_ns,
+        back_wait_ns=relaxed.back_wait_ns,
     )
 
 

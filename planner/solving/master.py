@@ -211,6 +211,8 @@ class Relaxed:
         windows: those whose peak it is up against, in one row of theirs or another.
         rounded: the rounded rows that it is up against.
         host_price: of a byte on the host, in ns.
+        byte_price: of a byte of the budget, in ns.
+        out_wait_ns, back_wait_ns: what a ns of waiting for copies adds beyond the time that it gives to them.
         peak_prices: per template, the lowest and the highest price in ns of a byte at the peak of one of its windows.
     """
 
@@ -223,6 +225,9 @@ class Relaxed:
     windows: tuple[Window, ...]
     rounded: tuple[RoundedWindow, ...]
     host_price: float
+    byte_price: float
+    out_wait_ns: float
+    back_wait_ns: float
     peak_prices: Mapping[int, frozenset[float]]
 
 
@@ -386,6 +391,9 @@ class Master:
             windows=tuple(dict.fromkeys((*duals.windows, *(rounded.window for rounded in duals.steps_ns)))),
             rounded=tuple(duals.steps_ns),
             host_price=duals.host,
+            byte_price=duals.first + sum(duals.peak),
+            out_wait_ns=max(0.0, 1.0 - sum(duals.out)),
+            back_wait_ns=max(0.0, 1.0 - sum(duals.back)),
             peak_prices=self._peak_prices(duals),
         )
 

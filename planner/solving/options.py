@@ -6,6 +6,7 @@ exactly, and so also proves that no other decision in the cell is cheaper at tho
 
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
@@ -118,6 +119,8 @@ class Option:
         copy_ns: time of its copies in each direction.
         out_ns: of the copies that begin in its own forward or in that of the cell before.
         out_inside_ns, back_inside_ns: of the copies that begin in its own forward, and that its own window asks for.
+        out_rest_ns: what is left of its copies out when its own forward ends, of a link that was idle when it began.
+        back_ahead_ns: what of its copies back has to be done when its window begins, to wait for none in it.
         host_bytes: on the host.
         held_bytes: held from forward until its window, on the device.
         lasting_bytes, outliving_bytes: those of them that live past the next cell's forward, and past all of forward,
@@ -140,6 +143,8 @@ class Option:
     out_ns: int
     out_inside_ns: int
     back_inside_ns: int
+    out_rest_ns: int
+    back_ahead_ns: int
     host_bytes: int
     held_bytes: int
     lasting_bytes: int
@@ -527,6 +532,8 @@ class Template:
             out_ns=sum(local.copy_ns[index] for index in offloaded - local.packed_long_before),
             out_inside_ns=sum(local.copy_ns[index] for index in offloaded - local.packed_before),
             back_inside_ns=sum(local.copy_ns[index] for index in offloaded if local.problem.tensors[index].uses),
+            out_rest_ns=self._out_rest_ns(local, offloaded),
+            back_ahead_ns=self._back_ahead_ns(local, timeline),
             host_bytes=timeline.traffic.host_bytes,
             held_bytes=held_bytes,
             lasting_bytes=sum(local.problem.tensors[index].size_bytes for index in here & local.lasting),
@@ -550,6 +557,31 @@ class Template:
             if not entering.is_demanded
             else max((size for _, size in after), default=0),
         )
+
+    def _out_rest_ns(self, local: LocalProblem, offloaded: frozenset[int]) -> int:
+        """What is left of copies out when the cell's forward ends; each begins when its tensor is packed, or later."""
+        first, end = self._cell.forward
+        packings = ((local.problem.tensors[index].packing, index) for index in offloaded)
+        free_ns = 0
+        for step, index in sorted((packing.step, index) for packing, index in packings if packing):
+            free_ns = max(free_ns, sum(self._problem.times_ns[first:step])) + local.copy_ns[index]
+        return max(0, free_ns - sum(self._problem.times_ns[first:end]))
+
+    def _back_ahead_ns(self, local: LocalProblem, timeline: Timeline) -> int:
+        """What of the copies back has to be done when the window begins; each is asked for at a time of its own."""
+        asked_ns: Counter[Point] = Counter()
+        for copy in timeline.traffic.copies:
+            asked_ns[Point(step=copy.back_step, replay=copy.back_replay)] += local.copy_ns[copy.tensor]
+        passed_ns = copied_ns = ahead_ns = 0
+        for point in timeline.points if asked_ns else ():
+            copied_ns += asked_ns[point]
+            ahead_ns = max(ahead_ns, copied_ns - passed_ns)
+            if point.replay is not None:
+                passed_ns += local.problem.ops[point.replay].cost_ns
+            elif point.step > local.early:
+                step = self._cell.window[0] + point.step - local.early - 1
+                passed_ns += sum(self._problem.times_ns[step : step + 1])
+        return ahead_ns
 
 
 def _most_bytes(local: LocalProblem) -> int:

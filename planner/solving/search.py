@@ -1,10 +1,11 @@
 """The search: a relaxed model, the exact simulation, and the moments it finds over budget, until they agree."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from ortools.sat.python import cp_model
@@ -12,10 +13,10 @@ from ortools.sat.python import cp_model
 from planner.problem import Problem, without_link
 from planner.simulation.liveness import Point, Retained, Timeline, ideal_timeline, replayed_ops, retained
 from planner.solving.deadline import OutOfTime
-from planner.solving.decomposition import ChainSolver
+from planner.solving.decomposition import ChainSolver, Decomposed
 from planner.solving.interruptible import SolverInterrupted, run
 from planner.solving.model import RetentionModel, Windows, replay_windows
-from planner.solving.staging import with_best_staging
+from planner.solving.staging import Stagings, with_best_staging
 
 _SEED = 20_260_101
 # Moments added per round: enough that a repeated structure is covered in few rounds, few enough that the model stays
@@ -34,7 +35,9 @@ _FEW_CHOICES = 30
 _WITHOUT_COPIES_IN_BLOCKS = 0.4
 _WITHOUT_COPIES_FLAT = 0.7
 # How often a plan for less than the budget is looked for when what copies hold on their way is over it.
-_CORRECTIONS = 6
+_CORRECTIONS = 8
+# Each time it is lower by this part of what is over the budget if the device waits as little as it can.
+_ROOM_PARTS = 2
 # How many plans that cost more than the model thinks are excluded one by one.
 _EXCLUSIONS = 50
 
@@ -168,13 +171,14 @@ def _search(
         if plan.timeline.peak_bytes <= budget_bytes:
             best.offer(plan.kept, plan.timeline)
     if chain is not None and not _is_proven(best, limits):
-        if problem.may_offload:  # first plans without copies: they are plans of this problem too, and come fast
+        without_copies: Iterator[Decomposed] = iter(())
+        if problem.may_offload:  # first a plan without copies: it is a plan of this problem too, and comes fast
             soon = _part_of_time(_WITHOUT_COPIES_IN_BLOCKS, deadline)
-            for found in chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon):
-                if found.kept is not None and found.timeline is not None:
-                    best.offer(found.kept, found.timeline)
-                    report(_progress(best.timeline, best.bound))
+            without_copies = chain.without_copies.improve(budget_bytes, gap=limits.gap, deadline=soon)
+            _offer(best, islice(without_copies, 1), report)
         _decompose(best, budget_bytes, limits, deadline, chain, report)
+        if best.timeline is not None and not best.timeline.traffic.offloaded:  # then what time is left is for these
+            _offer(best, without_copies, report)
         if problem.may_offload and best.timeline is not None and len(problem.choices) > _FEW_CHOICES:
             return
     # Every moment costs the solver: it starts from those that keeping everything breaks, and learns of others.
@@ -199,6 +203,13 @@ def _search(
         flat.make_room()
         if len(problem.choices) <= _FEW_CHOICES:
             flat.exclude()
+
+
+def _offer(best: _Incumbent, plans: Iterable[Decomposed], report: Callable[[str], None]) -> None:
+    for found in plans:
+        if found.kept is not None and found.timeline is not None:
+            best.offer(found.kept, found.timeline)
+            report(_progress(best.timeline, best.bound))
 
 
 def _part_of_time(part: float, deadline: float) -> float:
@@ -261,11 +272,12 @@ class _Flat:
             tried = self._solve(limit_bytes, is_bound=False)
             if tried is None:
                 return
-            excess_bytes = tried.timeline.peak_bytes - self.budget_bytes
             if not self._learn(tried, limit_bytes):
-                if excess_bytes <= 0:
+                stagings = Stagings(self.problem, tried.kept, tried.timeline.traffic.offloaded)
+                waits_least = stagings.cheapest(self.budget_bytes, 0.0)
+                if waits_least.peak_bytes <= self.budget_bytes:
                     return
-                limit_bytes -= excess_bytes
+                limit_bytes -= (waits_least.peak_bytes - self.budget_bytes) // _ROOM_PARTS
 
     def exclude(self) -> None:
         """Exclude, one after the other, the plans that cost more than the model thinks, or do not fit."""

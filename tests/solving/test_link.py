@@ -16,7 +16,7 @@ from planner.solving.cells import cut
 from planner.solving.decomposition import ChainSolver
 from planner.solving.model import RetentionModel, replay_windows
 from planner.solving.search import Limits, Status, lowest_peak, solve, without_idle_anchors
-from planner.solving.staging import with_best_staging
+from planner.solving.staging import Stagings, with_best_staging
 from tests.problems import ChainProblem, all_offloads, all_plans, chain_problems, problems, stagings
 from tests.simulation.test_liveness import simulate_or_none
 from tests.simulation.test_transfers import random_plan
@@ -90,6 +90,18 @@ def packed_long_before_its_cell() -> tuple[Problem, tuple[int, ...]]:
     return linked(problem, {3: Packing(step=0, first_rank=0, last_rank=0)}, [9] + [0] * 9, (5, 8, 7, 6)), (1, 2)
 
 
+def let_go_by_a_shared_replay() -> tuple[Problem, tuple[int, ...]]:
+    """The first tensor is held for replays alone, and the replay of a shared one lets it go before a later peak."""
+    tensors = [
+        tensor(3, 0, read_by=(1,), must_keep=True),
+        tensor(3, 1, read_by=(2,), unpacked=(5, 6)),
+        tensor(1, 2, unpacked=(6, 7), must_keep=True),
+        tensor(1, 3, unpacked=(4, 5), must_keep=True),
+    ]
+    problem = step(tensors, [5, 5, 5, 5], [0, 0, 0, 0, 0, 0, 5, 0, 0])
+    return linked(problem, {}, [1] * 9, (5, 6, 4)), (1, 2, 3)
+
+
 def plans_of(problem: Problem) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
     """(kept, offloaded) of every plan that can run and keeps nothing in vain."""
     for kept in all_plans(problem):
@@ -114,7 +126,9 @@ def broken_rows(rows: Rows, kept: Set[int], offloaded: Set[int]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("case", [link_that_comes_back_late(), packed_long_before_its_cell()])
+@pytest.mark.parametrize(
+    "case", [link_that_comes_back_late(), packed_long_before_its_cell(), let_go_by_a_shared_replay()]
+)
 def test_every_row_holds_for(case: tuple[Problem, tuple[int, ...]]) -> None:
     problem, starts = case
     rows = Rows.of(problem, cut(problem, starts))
@@ -130,6 +144,47 @@ def test_every_row_holds_for_every_plan(made: ChainProblem) -> None:
 
     for kept, offloaded in islice(plans_of(made.problem), 100):
         assert not broken_rows(rows, kept, offloaded)
+
+
+def test_an_option_says_what_of_its_copies_goes_on_outside_its_cell() -> None:
+    problem, _ = link_that_comes_back_late()
+    rows = Rows.of(problem, cut(problem, ()))
+
+    [option] = rows.options({0, 1, 2, 3}, {1})
+
+    # Of 5 ns out, 2 run between the packing and the end of forward; of 5 ns back, 3 before it is asked for.
+    assert (3, 2) == (option.out_rest_ns, option.back_ahead_ns)
+
+
+@settings(max_examples=100)
+@given(problems(max_movable=6), st.data())
+def test_with_room_for_all_copies_forward_waits_for_what_its_only_cell_leaves(
+    problem: Problem, data: st.DataObject
+) -> None:
+    problem = replace(problem, settle_step=problem.backward_step)
+    plan = random_plan(problem, data)
+    assume(plan is not None and plan[1] and problem.ops)
+    assert plan is not None
+    whole_bytes = sum(tensor.size_bytes for tensor in problem.tensors)
+    staging = Staging(out_bytes=whole_bytes, back_bytes=whole_bytes, lead=len(problem.packs))
+
+    [option] = Rows.of(problem, cut(problem, ())).options(*plan)
+
+    timeline = simulate(problem, plan[0], offloaded=plan[1], staging=staging)
+    assert timeline.traffic.forward_stall_ns == option.out_rest_ns
+
+
+@given(problems(max_movable=6), st.data())
+def test_a_plan_fits_where_no_part_of_the_step_is_over_the_budget(problem: Problem, data: st.DataObject) -> None:
+    plan = random_plan(problem, data)
+    assume(plan is not None)
+    assert plan is not None
+    budget_bytes = data.draw(st.integers(0, 40))
+    stagings_of_plan = Stagings(problem, *plan)
+
+    for timeline in (stagings_of_plan.best(budget_bytes), stagings_of_plan.cheapest(budget_bytes, 0.5)):
+        excess_bytes = max(stagings_of_plan.excess_bytes(timeline, budget_bytes))
+        assert max(0, timeline.peak_bytes - budget_bytes) == excess_bytes
 
 
 def few_plans_of(problem: Problem) -> list[tuple[frozenset[int], frozenset[int]]]:
