@@ -146,9 +146,9 @@ def test_any_text_is_data_or_a_located_error(text: str) -> None:
 def test_nothing_of_what_was_read_stays() -> None:
     def nodes() -> int:
         gc.collect()
-        return sum(isinstance(one, yaml.Node) for one in gc.get_objects())
+        return sum(issubclass(type(one), yaml.Node) for one in gc.get_objects())  # isinstance would ask them, too
 
     before = nodes()
     for number in range(10):
         parse_yaml(f"a: {number}\nb: [x, 1.5]\n", "f")
-    assert before == nodes()
+    assert nodes() <= before

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from select import select
 from types import SimpleNamespace
@@ -332,16 +332,16 @@ def test_bodies_take_so_much_memory_of_one_client_and_of_all() -> None:
 
 
 def test_bodies_that_are_never_finished_leave_room_for_others(server: Server) -> None:
-    held = []
-    for _ in range(20):
-        held.append(socket.create_connection(("127.0.0.1", server.port)))
-        with suppress(OSError):
-            held[-1].sendall(HEAD + b"content-length: 4194304\r\n\r\n" + b" " * 4_000_000)
-    refused = sum(bool(select([one], [], [], 1.0)[0]) for one in held)
-    assert 4 == refused  # of 20 that are 4 MB each, 16 have room in 64 MiB
-    assert 200 == server.post("/v1/lint", {"content": "a: 1"}, **{"x-forwarded-for": "192.0.2.1"}).status
-    for one in held:
-        one.close()
+    with ExitStack() as held:
+        connections = []
+        for _ in range(20):
+            connections.append(held.enter_context(socket.create_connection(("127.0.0.1", server.port))))
+            with suppress(OSError):
+                connections[-1].sendall(HEAD + b"content-length: 4194304\r\n\r\n" + b" " * 4_000_000)
+        refused = sum(bool(select([one], [], [], 1.0)[0]) for one in connections)
+        # Of 20 that are 4 MB each, 16 have room in 64 MiB; what others have asked before may be there still.
+        assert 4 <= refused <= 8
+        assert 200 == server.post("/v1/lint", {"content": "a: 1"}, **{"x-forwarded-for": "192.0.2.1"}).status
     eventually(lambda: server.post("/v1/lint", {"content": "a: 2" * 100_000}).status == 200)
 
 
