@@ -345,6 +345,14 @@ def test_inserting_adds_the_key_alone(source_format: SourceFormat, data: st.Data
     assert () == insert_sibling(again, name, value)
 
 
+def test_a_key_is_inserted_after_a_list_in_a_list() -> None:
+    document = parse("a:\n  b:\n  - - 1\n  c: 2\n", "x", YAML)
+    ((_, setting),) = [found for found in all_settings(document) if found[1].key == "b"]
+    (edit,) = insert_sibling(setting, "new", 3)
+    text = document.text[: edit.start] + edit.text + document.text[edit.end :]
+    assert "a:\n  b:\n  - - 1\n  new: 3\n  c: 2\n" == text
+
+
 @pytest.mark.parametrize("source_format", [YAML, JSON])
 @settings(max_examples=20)
 @given(data=st.data())

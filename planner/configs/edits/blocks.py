@@ -120,6 +120,9 @@ def insert_line(document: Document, mapping: Mapping, entry: Entry, key: str, va
     separator = " = " if document.format is SourceFormat.TOML else ": "
     line = f"{prefix}{written_key}{separator}{written}"
     end = max(span[1], entry.key_end)
+    before_indent = len(text[:end].rstrip(" "))
+    if text[before_indent - 1 : before_indent] == "\n":  # lists in lists end with the next key's indentation
+        end = before_indent
     if text[end - 1 : end] == "\n":  # a block scalar, whose last line ends are its own
         return [(end, end, line + newline(document))]
     if not is_rest_empty(text, end):
