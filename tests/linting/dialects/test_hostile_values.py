@@ -1,13 +1,13 @@
 """Rules and readers on configs in which any value is of a kind that nobody expects."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from planner.configs.tree import Entry, Mapping, Node, Scalar, Sequence
+from planner.configs.tree import Mapping, Node, Scalar, Sequence
 from planner.linting.engine import Options, lint_document
 from planner.linting.sources import format_of, parse
+from tests.linting.generated import entries
 
 DATA = Path(__file__).parents[2] / "rules" / "data"
 EXAMPLES = sorted(path for path in DATA.glob("*/bad*") if path.suffix != ".expected" and format_of(path.name))
@@ -17,16 +17,6 @@ HOSTILE: tuple[Node, ...] = (
     Sequence(0, 1, [Sequence(0, 1, []), Scalar(0, 1, None)]),
     Mapping(0, 1, [], []),
 )
-
-
-def entries(node: Node) -> Iterator[Entry]:
-    if isinstance(node, Mapping):
-        for entry in node.entries:
-            yield entry
-            yield from entries(entry.value)
-    elif isinstance(node, Sequence):
-        for item in node.items:
-            yield from entries(item)
 
 
 @pytest.mark.slow
