@@ -14,7 +14,7 @@ from planner.configs.edits.layout import (
     trimmed_end,
     value_span,
 )
-from planner.configs.edits.literals import key_literal, literal
+from planner.configs.edits.literals import literal, pair_literal
 from planner.configs.tree import Document, Entry, Mapping, Scalar, Sequence, SourceFormat
 
 Replacement = tuple[int, int, str]  # from where to where, and what comes there
@@ -109,16 +109,12 @@ def is_written_once(document: Document, entry: Entry) -> bool:
 def insert_line(document: Document, mapping: Mapping, entry: Entry, key: str, value: object) -> list[Replacement]:
     """Adds an entry on a line of its own after another one."""
     span = value_span(document, entry)
-    written_key = key_literal(key, document.format)
-    written = literal(value, document.format)
-    if span is None or written is None or written_key is None:
+    prefix = _prefix(document, mapping, entry)
+    pair = pair_literal(key, " = " if document.format is SourceFormat.TOML else ": ", value, document.format)
+    if span is None or prefix is None or pair is None:
         return []
     text = document.text
-    prefix = _prefix(document, mapping, entry)
-    if prefix is None:
-        return []
-    separator = " = " if document.format is SourceFormat.TOML else ": "
-    line = f"{prefix}{written_key}{separator}{written}"
+    line = f"{prefix}{pair}"
     end = max(span[1], entry.key_end)
     before_indent = len(text[:end].rstrip(" "))
     if text[before_indent - 1 : before_indent] == "\n":  # lists in lists end with the next key's indentation

@@ -10,7 +10,7 @@ from planner.configs.edits.layout import (
     next_line,
     value_span,
 )
-from planner.configs.edits.literals import key_literal, literal
+from planner.configs.edits.literals import pair_literal
 from planner.configs.tree import Document, Entry, Mapping, SourceFormat
 
 _SEPARATORS = {SourceFormat.JSON: ": ", SourceFormat.YAML: ": ", SourceFormat.TOML: " = "}
@@ -49,12 +49,10 @@ def remove_item(document: Document, mapping: Mapping, entry: Entry) -> list[Repl
 def insert_item(document: Document, mapping: Mapping, entry: Entry, key: str, value: object) -> list[Replacement]:
     """Adds an entry after another one, on a line of its own where that has one."""
     end = _end(document, entry)
-    written_key = key_literal(key, document.format)
-    written = literal(value, document.format)
-    if end is None or written_key is None or written is None:
+    pair = pair_literal(key, _separator(document, entry), value, document.format)
+    if end is None or pair is None:
         return []
     text = document.text
-    pair = f"{written_key}{_separator(document, entry)}{written}"
     start = _start(document, mapping, entry)
     indent = indent_of(text, start)
     comma = _comma(document, end)

@@ -40,6 +40,12 @@ def key_literal(key: str, source_format: SourceFormat, old: str = "") -> str | N
     return literal(key, source_format, old)
 
 
+def pair_literal(key: str, separator: str, value: object, source_format: SourceFormat) -> str | None:
+    """A key and its value as text, or None where one of them cannot be written."""
+    written_key, written = key_literal(key, source_format), literal(value, source_format)
+    return None if written_key is None or written is None else f"{written_key}{separator}{written}"
+
+
 def _yaml(value: object, old: str) -> str | None:
     if isinstance(value, str):
         return _yaml_text(value, old)
